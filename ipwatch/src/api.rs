@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 use tokio::sync::{broadcast, oneshot};
 
-use crate::contract::{Document, Neighbour, Tenure};
+use crate::contract::{Document, HeldQuestion, Neighbour, Tenure};
 pub use crate::contract::{Past, Prefix, Selector};
 use crate::finding::{Change, Code};
 
@@ -50,6 +50,8 @@ pub enum Ask {
         /// What this container has of it does not count.
         container: Option<String>,
     },
+    /// What `ipwatch-ipam` asks: who still has an address.
+    Held(HeldQuestion),
     /// `doctor`: every event and the rung it stands on.
     Doctor,
     /// `doctor --canary`: the same after each event was made once, in netns of our own.

@@ -10,6 +10,7 @@ mod cluster;
 mod codes;
 mod finding;
 mod fix;
+mod held;
 mod holder;
 mod ipam;
 mod past;
@@ -27,6 +28,7 @@ pub use self::finding::{
     Ack, Change, ChangeKind, Evidence, Finding, Reserved, Severity, Status, Subject,
 };
 pub use self::fix::{Fix, FixItem, FixState, FixTarget};
+pub use self::held::{Held, HeldAddress, HeldCall, HeldQuestion, HeldState};
 pub use self::holder::{Holder, HolderKind};
 pub use self::ipam::{IpamEntry, IpamHolder, IpamRange, Reservation, Verdict};
 pub use self::past::Past;
@@ -118,6 +120,8 @@ pub enum Body {
     Cluster(Cluster),
     /// `fix`.
     Fix(Fix),
+    /// What `ipwatch-ipam` asks.
+    Held(Held),
 }
 
 /// Which addresses.

@@ -76,6 +76,13 @@ pub fn still_holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     finding.code == Code::CniDelHitsSuccessor && cni_del_hits_successor::holds(map, finding, now)
 }
 
+/// Why a process does not get out, in words, as far as the last looks at its threads tell.
+#[must_use]
+pub fn why_stuck(map: &NodeMap, pid: u32) -> Option<String> {
+    let looks = map.tasks_of(pid).filter_map(|task| task.look.as_deref());
+    looks.filter_map(|look| cause::Cause::of(&look.look).text()).map(|text| text.to_string()).next()
+}
+
 /// Codes that cannot be judged now, because a source of theirs does not answer, or because what stood
 /// before ipwatch did has not been looked at long enough: their findings must not be resolved.
 #[must_use]

@@ -7,6 +7,8 @@
 
 #![warn(missing_docs)]
 
+mod held;
+
 use std::collections::BTreeSet;
 
 use crate::clock::Calendar;

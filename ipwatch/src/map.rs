@@ -44,8 +44,8 @@ pub use conflict::{
     Reach, Side, Unanswered, is_pods,
 };
 pub use ipam::{
-    Grounds, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
-    ReservationEntry, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
+    Given, Grounds, Hold, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, Place, RangeEntry,
+    Release, ReservationEntry, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
 };
 pub use kernel::{
     AddressEntry, AddressId, Ending, Identity, Kill, LinkEntry, LookEntry, NeighbourEntry,

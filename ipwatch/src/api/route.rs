@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 
 use super::{Ask, Past, Prefix, Selector, Stream};
+use crate::contract::{HeldCall, HeldQuestion};
 
 /// Every route, as an error about an unknown one lists them.
 pub const ROUTES: &[&str] = &[
@@ -17,6 +18,7 @@ pub const ROUTES: &[&str] = &[
     "/v1/history?ip=IP|CIDR&pod=NAMESPACE/NAME&at=TIME",
     "/v1/ipam?ip=IP|CIDR&network=NAME",
     "/v1/check?ip=IP&container=ID",
+    "/v1/held?call=add|del&store=TYPE&network=NAME&container=ID&ifname=NAME&ips=IP,IP&netns=INODE&parked=IP@COOKIE,…",
     "/v1/doctor",
     "POST /v1/canary",
     "POST /v1/ack?what=ID&for=SECONDS&note=TEXT",
@@ -85,6 +87,7 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
             ip: parameters.ip("ip")?,
             container: parameters.take("container").filter(|id| !id.is_empty()),
         }),
+        "/v1/held" => Route::Ask(Ask::Held(held(&mut parameters)?)),
         "/v1/doctor" => Route::Ask(Ask::Doctor),
         "/v1/canary" => Route::Ask(Ask::Canary),
         "/v1/ack" => Route::Ask(Ask::Ack {
@@ -143,6 +146,7 @@ pub fn target(ask: &Ask) -> String {
             target.with("ip", &ip.to_string());
             target.optional("container", container.clone());
         }
+        Ask::Held(question) => held_target(&mut target, question),
         Ask::Doctor => target.path("/v1/doctor"),
         Ask::Canary => target.path("/v1/canary"),
         Ask::Ack { what, seconds, note } => {
@@ -197,6 +201,64 @@ fn selector(parameters: &mut Parameters) -> Result<Selector, BadTarget> {
         Some(Err(_)) => Err(BadTarget::Parameter("pid must be a process id, as pid=812".into())),
         None => Ok(Selector::Ip(ip)),
     }
+}
+
+/// Addresses of one question: an ADD has two, and eight are parked at most.
+const MOST_IPS: usize = 64;
+
+fn held(parameters: &mut Parameters) -> Result<HeldQuestion, BadTarget> {
+    let wrong = |text: &str| BadTarget::Parameter(text.to_owned());
+    let list = |value: Option<String>| -> Vec<String> {
+        let value = value.unwrap_or_default();
+        let parts = value.split(',').filter(|part| !part.is_empty());
+        parts.take(MOST_IPS + 1).map(str::to_owned).collect()
+    };
+    let call = match parameters.take("call").as_deref() {
+        Some("add") => HeldCall::Add,
+        Some("del") => HeldCall::Del,
+        _ => return Err(wrong("call must be add or del")),
+    };
+    let ips = list(parameters.take("ips"));
+    let parked = list(parameters.take("parked"));
+    if ips.len() > MOST_IPS || parked.len() > MOST_IPS {
+        return Err(wrong("at most 64 addresses in one question"));
+    }
+    let ips: Result<Vec<IpAddr>, _> = ips.iter().map(|ip| ip.parse()).collect();
+    let parked: Option<Vec<(IpAddr, u64)>> = parked
+        .iter()
+        .map(|one| {
+            let (ip, cookie) = one.split_once('@')?;
+            Some((ip.parse().ok()?, cookie.parse().ok()?))
+        })
+        .collect();
+    let netns = parameters.take("netns").filter(|netns| !netns.is_empty());
+    let netns = netns.map(|netns| netns.parse()).transpose();
+    Ok(HeldQuestion {
+        call,
+        store: parameters.take("store").unwrap_or_default(),
+        network: parameters.take("network").unwrap_or_default(),
+        container: parameters.take("container").unwrap_or_default(),
+        ifname: parameters.take("ifname").filter(|name| !name.is_empty()),
+        ips: ips.map_err(|_| wrong("ips must be IPs, as ips=10.0.3.17,fd00::17"))?,
+        netns: netns.map_err(|_| wrong("netns must be an inode, as netns=4026532008"))?,
+        parked: parked
+            .ok_or_else(|| wrong("parked must be IPs with cookies, as parked=10.0.3.17@812"))?,
+    })
+}
+
+fn held_target(target: &mut Target, question: &HeldQuestion) {
+    target.path("/v1/held");
+    target.with("call", if question.call == HeldCall::Add { "add" } else { "del" });
+    let named = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    target.optional("store", named(&question.store));
+    target.optional("network", named(&question.network));
+    target.optional("container", named(&question.container));
+    target.optional("ifname", question.ifname.clone());
+    let ips: Vec<String> = question.ips.iter().map(IpAddr::to_string).collect();
+    target.optional("ips", named(&ips.join(",")));
+    target.optional("netns", question.netns.map(|inode| inode.to_string()));
+    let parked = question.parked.iter().map(|(ip, cookie)| format!("{ip}@{cookie}"));
+    target.optional("parked", named(&parked.collect::<Vec<_>>().join(",")));
 }
 
 /// The decoded parameters of a query that nobody has asked for yet.
@@ -398,6 +460,10 @@ mod tests {
             ("/v1/addresses?pid=x", "process id"),
             ("/v1/check", "must be an IP"),
             ("/v1/check?ip=10.0.3.0/24", "must be an IP"),
+            ("/v1/held?ips=10.0.3.17", "add or del"),
+            ("/v1/held?call=add&ips=10.0.3.17,x", "must be IPs"),
+            ("/v1/held?call=add&parked=10.0.3.17", "with cookies"),
+            ("/v1/held?call=del&netns=x", "an inode"),
             ("/v1/doctor?ip=1.2.3.4", "takes no parameter ip"),
             ("/v1/ack", "a finding's id"),
             ("/v1/ack?what=k3f9&for=soon", "must be seconds"),
@@ -412,6 +478,26 @@ mod tests {
             let error = read(target).unwrap_err().to_string();
             assert!(error.contains(says), "{target}: {error}");
         }
+    }
+
+    fn questions() -> impl Strategy<Value = HeldQuestion> {
+        let call = prop_oneof![Just(HeldCall::Add), Just(HeldCall::Del)];
+        let name = ".{1,20}";
+        let ips = proptest::collection::vec(any::<IpAddr>(), 0..4);
+        let parked = proptest::collection::vec((any::<IpAddr>(), any::<u64>()), 0..4);
+        let netns = proptest::option::of(any::<u64>());
+        (call, name, name, name, proptest::option::of(name), ips, netns, parked).prop_map(
+            |(call, store, network, container, ifname, ips, netns, parked)| HeldQuestion {
+                call,
+                store,
+                network,
+                container,
+                ifname,
+                ips,
+                netns,
+                parked,
+            },
+        )
     }
 
     fn asks() -> impl Strategy<Value = Ask> {
@@ -431,6 +517,7 @@ mod tests {
             (any::<bool>(), name.clone()).prop_map(|(all, what)| Ask::Findings { all, what }),
             (prefix_or_not, name.clone()).prop_map(|(ip, network)| Ask::Ipam { ip, network }),
             (any::<IpAddr>(), name).prop_map(|(ip, container)| Ask::Check { ip, container }),
+            questions().prop_map(Ask::Held),
             Just(Ask::Doctor),
             Just(Ask::Canary),
             (".{1,20}", proptest::option::of(1..1_000_000_u64), proptest::option::of(".{1,20}"))

@@ -143,6 +143,7 @@ fn json_lines(body: &Body) -> Result<String, Failure> {
         Body::Verdict(verdict) => lines(std::slice::from_ref(verdict)),
         Body::Cluster(cluster) => lines(&cluster.findings),
         Body::Fix(fix) => lines(&fix.items),
+        Body::Held(held) => lines(&held.addresses),
     };
     Ok(quiet(&text.map_err(anyhow::Error::from)?))
 }
@@ -197,6 +198,7 @@ fn names(body: &Body) -> String {
         Body::Verdict(verdict) => vec![verdict.ip.to_string()],
         Body::Cluster(cluster) => cluster.findings.iter().map(text::cluster_name).collect(),
         Body::Fix(fix) => fix.items.iter().map(text::fix_name).collect(),
+        Body::Held(held) => held.addresses.iter().map(|one| one.ip.to_string()).collect(),
     };
     names.dedup();
     names.iter().map(|name| format!("{}\n", escape(name))).collect()

@@ -83,10 +83,13 @@ fn nothing(ask: &Ask) -> Body {
         Ask::Neighbours(_) => Body::Neighbours(Vec::new()),
         Ask::History(_) => Body::History(Vec::new()),
         Ask::Ipam { .. } => Body::Ranges(Vec::new()),
-        // `check`, `ack` and `unack` ask by themselves.
-        Ask::Doctor | Ask::Canary | Ask::Check { .. } | Ask::Ack { .. } | Ask::Unack { .. } => {
-            Body::Probes(Vec::new())
-        }
+        // `check`, `ack`, `unack` and `ipwatch-ipam` ask by themselves.
+        Ask::Doctor
+        | Ask::Canary
+        | Ask::Check { .. }
+        | Ask::Held(_)
+        | Ask::Ack { .. }
+        | Ask::Unack { .. } => Body::Probes(Vec::new()),
     }
 }
 
@@ -236,7 +239,7 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Body::History(list) => list.is_empty(),
         Body::Probes(list) => list.is_empty(),
         Body::Ranges(list) => list.is_empty() && document.reservations.is_empty(),
-        Body::Verdict(_) | Body::Cluster(_) | Body::Fix(_) => false,
+        Body::Verdict(_) | Body::Cluster(_) | Body::Fix(_) | Body::Held(_) => false,
     };
     if !empty {
         return None;

@@ -33,6 +33,7 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::Verdict(verdict) => ipam::verdict(verdict),
         Body::Cluster(cluster) => cluster::table(document, cluster, view),
         Body::Fix(fix) => fix::table(fix, view),
+        Body::Held(held) => ipam::held(held, view),
     }
 }
 
@@ -102,6 +103,7 @@ mod tests {
         "query-history.json",
         "query-ipam.json",
         "check.json",
+        "held.json",
         "cluster-scan.json",
         "fix.json",
         "doctor.json",

@@ -87,7 +87,8 @@ pub struct IpamEntry {
     /// none to ask). Absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
-    /// `yes`: store, kernel and runtime agree. `held-by-another`, `leaked`, `idle` (nobody has the IP up, and
+    /// `yes`: store, kernel and runtime agree. `held-by-another`, `leaked`, `parked` (`ipwatch-ipam` keeps it for
+    /// whoever still has the IP), `idle` (nobody has the IP up, and
     /// nothing says that this is wrong). Absent: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agree: Option<String>,

@@ -102,6 +102,10 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         Ask::Check { ip, container } => {
             let _ = reply.send(Ok(check(core, ip, container.as_deref())));
         }
+        Ask::Held(question) => {
+            let held = core.engine.held(&question, clock::now());
+            let _ = reply.send(Ok(core.document(Body::Held(held))));
+        }
         Ask::Doctor => {
             let _ = reply.send(Ok(doctor(core)));
         }

@@ -11,6 +11,7 @@ mod calls;
 mod dispute;
 mod duplicate;
 mod endpoints;
+mod held;
 pub(crate) mod hostile;
 mod ipam;
 mod leaks;

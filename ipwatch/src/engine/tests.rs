@@ -1,6 +1,7 @@
 //! What the engine itself decides: when it is ready, what is not told before, what a restart keeps, and when everything
 //! is read again.
 
+mod held;
 mod same;
 
 use std::net::Ipv4Addr;

@@ -3,18 +3,20 @@
 //! - `reservations`: what the stores reserve and let go of. `ranges`: out of what; `blocks`: how much of that is taken
 //!   where the reservations of other nodes are not told.
 //! - `mismatch`: the stores against the kernel. `leaks`: reservations for containers that are gone. `stores`: what kinds
-//!   of stores there are.
+//!   of stores there are. `held`: whether whoever had an address from a store still has it.
 //!
 //! What always holds: what a store has not listed whole is unknown, and nothing is concluded from its absence; an IP
 //! about which something has changed is marked before the next settling.
 
 mod blocks;
+mod held;
 mod leaks;
 mod mismatch;
 mod ranges;
 mod reservations;
 mod stores;
 
+pub use held::{Given, Hold, Place};
 pub use leaks::{Leak, LeakCause, Leaked};
 pub(super) use mismatch::has;
 pub use mismatch::{Grounds, IpamMismatch, Match};

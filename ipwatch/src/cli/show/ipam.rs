@@ -3,7 +3,7 @@
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
 use crate::cli::view::View;
-use crate::contract::{IpamEntry, IpamHolder, IpamRange, Verdict};
+use crate::contract::{Held, IpamEntry, IpamHolder, IpamRange, Verdict};
 use crate::escape::escape;
 
 /// Ranges, and reservations below them where there are any.
@@ -44,6 +44,16 @@ fn of_ranges(ranges: &[IpamRange], view: View) -> String {
             row.push(Cell::new(text::shown(range.path.as_deref().unwrap_or_default())));
         }
         table.row(row);
+    }
+    table.render(view.headers, view.paint)
+}
+
+/// The answer to `ipwatch-ipam`. No command asks for it.
+pub(super) fn held(held: &Held, view: View) -> String {
+    let mut table = Table::new(&["IP", "STATE", "WHO"]);
+    for one in held.addresses.iter().chain(&held.parked) {
+        let state = format!("{:?}", one.state).to_lowercase();
+        table.row(vec![Cell::new(one.ip.to_string()), Cell::new(state), Cell::new(&one.who)]);
     }
     table.render(view.headers, view.paint)
 }

@@ -19,7 +19,7 @@ impl Case {
     }
 
     /// A DEL begins whose runtime does not find the netns any more.
-    fn del_without_netns(&mut self, ms: u64) {
+    pub(super) fn del_without_netns(&mut self, ms: u64) {
         let call = CniCall {
             task: call_key(500),
             parent: 1,
@@ -135,7 +135,7 @@ fn a_store_that_is_degraded_or_listed_anew_takes_nothing_back() {
 const NEXT: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(9) };
 const MEMBER: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 
-fn device(ifindex: u32, kind: &str, (peer, peer_nsid): (u32, Option<i32>)) -> Link {
+pub(super) fn device(ifindex: u32, kind: &str, (peer, peer_nsid): (u32, Option<i32>)) -> Link {
     Link {
         ifindex,
         name: format!("dev{ifindex}"),

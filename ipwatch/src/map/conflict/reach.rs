@@ -96,6 +96,13 @@ impl NodeMap {
         self.conflict.reach.plan.get_or_init(|| plan::Plan::of(self))
     }
 
+    /// Whether a device is made of one of that netns, or is the end of a pair with it.
+    pub(in crate::map) fn is_below(&self, device: Endpoint, netns: NetnsId) -> bool {
+        let plan = self.plan();
+        let lower = plan.find(device).and_then(|dev| plan.devs[dev].lower);
+        lower.is_some_and(|lower| plan.devs[lower].at.netns == netns)
+    }
+
     /// What shares a link with this endpoint: what hears it and is heard by it.
     #[must_use]
     pub fn reach(&self, from: Endpoint) -> Reach {

@@ -267,6 +267,10 @@ impl NodeMap {
     fn is_bare(&self, entry: &ReservationEntry) -> bool {
         // Those that are being torn down have it still.
         let mut all = self.with_ip(entry.ip).filter_map(|id| self.netns(id));
+        // Parked for whoever has it: its own id is nobody's.
+        if entry.is_parked() {
+            return all.all(|netns| netns.host);
+        }
         all.all(|netns| netns.host || self.belongs(netns, entry) == Match::Other)
     }
 

@@ -16,11 +16,11 @@ use crate::map::workload::strip_var;
 use crate::map::{CallEntry, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
-const SETTLE: u64 = 300_000_000;
+pub(super) const SETTLE: u64 = 300_000_000;
 /// After the end of a DEL its netns is taken away.
 const AFTER_CALL: u64 = 2_000_000_000;
 /// Where nobody sees the DEL.
-const UNSEEN_CALL: u64 = 5_000_000_000;
+pub(super) const UNSEEN_CALL: u64 = 5_000_000_000;
 /// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
 const UNSEEN_RELEASE: u64 = 30_000_000_000;
 /// A release that is older than this was no part of what goes on now.
@@ -99,7 +99,7 @@ impl NodeMap {
         }
     }
 
-    fn is_of_container(&self, netns: &Netns, id: &str) -> Match {
+    pub(super) fn is_of_container(&self, netns: &Netns, id: &str) -> Match {
         let owner = netns.owner();
         let sandbox = |id: &str| self.workload.sandbox_of_container(id).map(str::to_owned);
         if owner.is_some_and(|owner| {
@@ -131,7 +131,7 @@ impl NodeMap {
     }
 
     /// Whether a netns is taken for a container's by nothing but its IP, which whoever is root in a netns can give it.
-    fn is_guess(&self, netns: &Netns, entry: &ReservationEntry) -> bool {
+    pub(super) fn is_guess(&self, netns: &Netns, entry: &ReservationEntry) -> bool {
         let by_ip = netns.owner().is_some_and(|owner| owner.told == Told::ByIp);
         by_ip && !entry.container_id.as_deref().is_some_and(|id| self.shows(netns, id))
     }
@@ -219,7 +219,7 @@ impl NodeMap {
     }
 
     /// The network by which a netns has this IP, as its sandbox's cached result says.
-    fn network_of(&self, netns: &Netns, ip: IpAddr) -> Option<&str> {
+    pub(super) fn network_of(&self, netns: &Netns, ip: IpAddr) -> Option<&str> {
         let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
         let own = self.workload.attachments_of(&owner.sandbox);
         let mut with_ip = own.filter(|known| known.ips.iter().any(|(own, _)| *own == ip));
@@ -277,6 +277,14 @@ impl NodeMap {
             .filter(|release| self.belongs(holder, &release.was) == Match::Same)
             .filter(|release| !self.is_guess(holder, &release.was))
             .max_by_key(|release| release.at);
+        // Parked: its store hands it to nobody until the holder has let go of it.
+        let is_parked = |own: &Release| {
+            let mut same = reserved.iter().filter(|entry| entry.is_parked());
+            same.any(|entry| entry.store == own.was.store && entry.network == own.was.network)
+        };
+        if own.is_some_and(is_parked) {
+            return;
+        }
         let address = address_since(holder, ip);
         // The IP came back after its release: that is another life of it, of which nothing is known.
         let freed = own.filter(|release| address <= release.at);
@@ -293,7 +301,7 @@ impl NodeMap {
             let grounds = Grounds::Unreserved { store, network };
             tell(grounds, store, address.max(listed), UNSEEN_RELEASE);
         }
-        for entry in reserved {
+        for entry in reserved.into_iter().filter(|entry| !entry.is_parked()) {
             if self.belongs(holder, entry) == Match::Other
                 && self.is_one_network(holder, entry, own)
             {
@@ -455,7 +463,7 @@ pub(in crate::map) fn has(netns: &Netns, ip: IpAddr) -> bool {
     })
 }
 
-fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
+pub(super) fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
     netns.with_ip(ip).map(|(_, known)| known.since).min().unwrap_or_default()
 }
 

@@ -11,6 +11,7 @@ use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 
 use super::blocks;
 use super::leaks;
+use super::mismatch::Match;
 use super::ranges;
 use crate::map::{Kinds, NetnsId, NodeMap, Table, Thresholds};
 
@@ -56,6 +57,12 @@ pub struct ReservationEntry {
 }
 
 impl ReservationEntry {
+    /// Whether `ipwatch-ipam` keeps it for whoever still has the IP.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.container_id.as_deref().is_some_and(ipwatch_ipam::name::is_parked)
+    }
+
     /// Whether it says the same.
     fn says(&self, other: &Reservation) -> bool {
         self.is_for(other)
@@ -89,6 +96,9 @@ pub struct Release {
     pub was: ReservationEntry,
     /// When it went, as far as that was seen.
     pub at: BootNs,
+    /// When the store last let go of the IP. Later than `at` where it was given to another one meanwhile who has not
+    /// taken it up.
+    last: BootNs,
 }
 
 /// A file of a store that says nothing, and since when.
@@ -231,14 +241,25 @@ impl Ipam {
     /// Remembers what a store let go of.
     fn release(&mut self, was: ReservationEntry, at: BootNs) {
         let key = (was.ip, was.store.clone(), was.key.clone());
-        self.releases.insert(key, Release { was, at });
+        self.releases.insert(key, Release { was, at, last: at });
+    }
+
+    /// Reservations for containers whose id begins so.
+    pub(super) fn beginning_with<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = &'a ReservationEntry> {
+        let from: Arc<str> = prefix.into();
+        let all = self.by_container.range((from, 0)..);
+        let all = all.take_while(move |(id, _)| id.starts_with(prefix));
+        all.filter_map(|(_, slot)| self.get(*slot))
     }
 
     /// A release that came after this word.
     fn released_since(&self, reservation: &Reservation, at: BootNs) -> bool {
         let mut releases = self.releases_of(reservation.ip);
         releases.any(|release| {
-            release.at > at
+            release.last > at
                 && *release.was.store == *reservation.store
                 && *release.was.key == *reservation.key
         })
@@ -302,7 +323,7 @@ impl NodeMap {
         ipam.insert(entry);
         if let Some(before) = before.filter(|_| !same) {
             self.note_release(&before, at);
-            self.ipam.release(before, at);
+            self.remember_release(before, at);
         }
     }
 
@@ -313,8 +334,30 @@ impl NodeMap {
         }
         if let Some(was) = self.ipam.remove(slot) {
             self.note_release(&was, at);
+            self.remember_release(was, at);
+        }
+    }
+
+    /// Remembers what a store let go of. An IP that was handed out and given back before it was up does not hide who
+    /// still has it, and neither does one that was parked.
+    fn remember_release(&mut self, was: ReservationEntry, at: BootNs) {
+        let key = (was.ip, was.store.clone(), was.key.clone());
+        let hides = self.ipam.releases.get(&key).is_some_and(|known| {
+            known.was.container_id != was.container_id
+                && self.still_has(&known.was)
+                && !self.still_has(&was)
+        });
+        if hides && let Some(known) = self.ipam.releases.get_mut(&key) {
+            known.last = known.last.max(at);
+        } else if !was.is_parked() {
             self.ipam.release(was, at);
         }
+    }
+
+    /// Whether a netns of the one that an IP was reserved for has it.
+    fn still_has(&self, entry: &ReservationEntry) -> bool {
+        self.holders_of(entry.ip)
+            .any(|netns| self.belongs(netns, entry) == Match::Same && !self.is_guess(netns, entry))
     }
 
     /// A whole list of a store has ended: what it did not name has been let go of.
@@ -326,7 +369,7 @@ impl NodeMap {
         for slot in missed {
             if let Some(was) = self.ipam.remove(slot) {
                 self.note_release(&was, began);
-                self.ipam.release(was, began);
+                self.remember_release(was, began);
             }
         }
         if !self.ipam.listed.contains_key(store) {

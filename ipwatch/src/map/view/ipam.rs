@@ -97,7 +97,7 @@ impl NodeMap {
         pools.map(|pool| (&*pool.range.store, &*pool.range.network))
     }
 
-    /// Reservations that are leaked, or whose IP somebody else has; in no order, at most so many.
+    /// Reservations that are leaked or parked, or whose IP somebody else has; in no order, at most so many.
     #[must_use]
     pub fn disagreements(&self, most: usize) -> Vec<IpamEntry> {
         let disputes = self.disputes(self.now());
@@ -105,8 +105,13 @@ impl NodeMap {
             Grounds::Handed(entry) => Some(entry),
             _ => None,
         });
-        let leaked = self.leaks().map(|leak| leak.entry);
-        handed.chain(leaked).take(most).map(|entry| self.entry_view(entry)).collect()
+        let leaked = self.leaks().map(|leak| leak.entry).filter(|entry| !entry.is_parked());
+        handed
+            .chain(self.parked())
+            .chain(leaked)
+            .take(most)
+            .map(|entry| self.entry_view(entry))
+            .collect()
     }
 
     fn entry_view(&self, entry: &ReservationEntry) -> IpamEntry {
@@ -132,6 +137,10 @@ impl NodeMap {
 
     /// Whether store, kernel and runtime agree on a reservation.
     fn agreement(&self, entry: &ReservationEntry) -> Option<&'static str> {
+        if entry.is_parked() {
+            let leaked = self.is_leaked(&entry.store, &entry.key);
+            return Some(if leaked { "leaked" } else { "parked" });
+        }
         let mut unknown = false;
         let mut other = false;
         for holder in self.holders_of(entry.ip) {

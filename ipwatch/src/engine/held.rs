@@ -1,0 +1,158 @@
+//! The answer to what an IPAM plugin asks: who still has an address, and why it cannot let go of it.
+//!
+//! Who has it the map decides (`map/ipam/held.rs`). That a DEL is to wait takes more: a finding that fires, after two
+//! looks, about a process that is stuck in the container's own netns. What this does not know for sure is
+//! [`HeldState::Unknown`], and the plugin goes on as if it had not asked.
+
+use super::Engine;
+use crate::contract::{
+    Held, HeldAddress, HeldCall, HeldQuestion, HeldState, Netns as NetnsView, Severity, Status,
+};
+use crate::detect;
+use crate::fact::BootNs;
+use crate::finding::{Code, Finding};
+use crate::map::{Hold, Netns, Place};
+use crate::remedy::said;
+
+/// What says that something in a netns cannot let go of its addresses.
+const STUCK: Code = Code::IpHeldByStuckProcess;
+
+impl Engine {
+    /// Answers.
+    #[must_use]
+    pub fn held(&self, asked: &HeldQuestion, now: BootNs) -> Held {
+        let place = Place { store: &asked.store, network: &asked.network };
+        let addresses = match asked.call {
+            HeldCall::Add => self.held_on_add(asked, place, now),
+            HeldCall::Del => self.held_on_del(asked, place, now),
+        };
+        let parked = asked.parked.iter().map(|(ip, cookie)| {
+            let known = self.map.hold_of(*ip, *cookie).filter(|_| *cookie != 0);
+            match known {
+                Some(netns) => self.told(*ip, HeldState::Held, netns, "cookie", now),
+                None if *cookie == 0 => self.of_hold(*ip, self.map.hold(place, *ip, "", now), now),
+                None if self.map.knows_all_addresses() => HeldAddress::of(*ip, HeldState::Free),
+                None => HeldAddress::of(*ip, HeldState::Unknown),
+            }
+        });
+        let parked = parked.collect();
+        let mut ranges = self.map.ranges();
+        let range = ranges
+            .find(|entry| entry.range.store == asked.store && entry.range.network == asked.network);
+        let usable = range.filter(|range| self.map.is_counted(range));
+        Held { addresses, parked, usable: usable.map(|range| range.usage().usable) }
+    }
+
+    fn held_on_add(&self, asked: &HeldQuestion, place: Place<'_>, now: BootNs) -> Vec<HeldAddress> {
+        let hold = |ip| self.map.hold(place, ip, &asked.container, now);
+        asked.ips.iter().map(|ip| self.of_hold(*ip, hold(*ip), now)).collect()
+    }
+
+    fn of_hold(&self, ip: std::net::IpAddr, hold: Hold<'_>, now: BootNs) -> HeldAddress {
+        match hold {
+            Hold::Nobody => HeldAddress::of(ip, HeldState::Free),
+            Hold::Unknown => HeldAddress::of(ip, HeldState::Unknown),
+            Hold::Leaving(netns, given) => {
+                self.told(ip, HeldState::Leaving, netns, given.as_str(), now)
+            }
+            Hold::Still(netns, given) => self.told(ip, HeldState::Held, netns, given.as_str(), now),
+        }
+    }
+
+    fn held_on_del(&self, asked: &HeldQuestion, place: Place<'_>, now: BootNs) -> Vec<HeldAddress> {
+        let own = self.map.own_holds(place, &asked.container, asked.ifname.as_deref());
+        own.map(|(ip, netns)| {
+            let Some(netns) = netns else { return HeldAddress::of(ip, HeldState::Free) };
+            // The interface plugin enters it and takes the device away, right after this.
+            let inode = netns.names.inode.map(u64::from);
+            if asked.netns.is_some() && (inode.is_none() || inode == asked.netns) {
+                return HeldAddress::of(ip, HeldState::Free);
+            }
+            let told = self.told(ip, HeldState::Held, netns, "stuck", now);
+            let open = self.ledger.findings(false);
+            let view = self.map.netns_view(netns);
+            let stuck = open.iter().any(|finding| {
+                finding.code == STUCK
+                    && finding.status == Status::Firing
+                    && finding.severity >= Severity::Warning
+                    && is_of(finding, &view)
+            });
+            if stuck && !self.is_blind(STUCK) { told } else { HeldAddress::of(ip, HeldState::Free) }
+        })
+        .collect()
+    }
+
+    /// The answer about an address that a netns has.
+    fn told(
+        &self,
+        ip: std::net::IpAddr,
+        state: HeldState,
+        netns: &Netns,
+        proof: &str,
+        now: BootNs,
+    ) -> HeldAddress {
+        let view = self.map.netns_view(netns);
+        let (container, pod) = self.map.sandbox_of(netns.id);
+        let mut open = self.ledger.findings(false);
+        open.retain(|finding| finding.status == Status::Firing && is_of(finding, &view));
+        let critical = open
+            .iter()
+            .any(|finding| finding.severity == Severity::Critical && finding.subject.has_ip(ip));
+        // The cause before what follows from it.
+        open.sort_by_key(|finding| (finding.code != STUCK, finding.caused_by.is_some()));
+        let cause = open.first();
+        let since = cause.and_then(|cause| {
+            let mut found = self.detection.found().iter();
+            let same = found.find(|one| {
+                one.code == cause.code
+                    && one.subject.netns.as_ref().is_some_and(|netns| is_same(netns, &view))
+            });
+            same.map(|same| same.since)
+        });
+        let holder = cause.and_then(|cause| cause.holders.first().cloned());
+        let holder = holder.or_else(|| self.map.resident_views(netns.id, now).into_iter().next());
+        let mut who = format!("{ip} is still held");
+        if let Some(holder) = &holder {
+            who += &match (holder.pid, holder.comm.as_deref()) {
+                (Some(pid), Some(comm)) => format!(" by pid {pid} ({})", said(comm)),
+                _ => format!(" by {}", holder.words()),
+            };
+        }
+        if let Some(pod) = &pod
+            && let (Some(namespace), Some(name)) = (&pod.namespace, &pod.name)
+        {
+            who += &format!(" of pod {}", said(&format!("{namespace}/{name}")));
+        }
+        if let Some(why) = holder.and_then(|holder| detect::why_stuck(&self.map, holder.pid?)) {
+            who += &format!(": {why}");
+        }
+        if let Some(cause) = cause {
+            let since = since.map(|at| self.map.calendar().date(at));
+            who += &since.map(|since| format!(", since {since}")).unwrap_or_default();
+            who += &format!("; ipwatch explain {}", cause.id.get(..4).unwrap_or(&cause.id));
+        }
+        HeldAddress {
+            netns: Some(view),
+            container,
+            pod,
+            who,
+            proof: proof.to_owned(),
+            finding: cause.map(|cause| cause.id.clone()),
+            critical,
+            for_secs: since.map_or(0, |since| now.since(since) / 1_000_000_000),
+            ..HeldAddress::of(ip, state)
+        }
+    }
+}
+
+/// Whether a finding is about a netns.
+fn is_of(finding: &Finding, view: &NetnsView) -> bool {
+    finding.subject.netns.as_ref().is_some_and(|netns| is_same(netns, view))
+}
+
+fn is_same(one: &NetnsView, other: &NetnsView) -> bool {
+    match (one.cookie, other.cookie) {
+        (Some(one), Some(other)) => one == other,
+        _ => one.inode.is_some() && one.inode == other.inode,
+    }
+}

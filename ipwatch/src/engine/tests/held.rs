@@ -1,0 +1,130 @@
+//! What `ipwatch-ipam` asks before a DEL: whether what is stuck in the container's own netns has its address.
+
+use super::*;
+use crate::contract::{HeldCall, HeldQuestion, HeldState};
+use crate::fact::{Holder, Link, Sight};
+
+const SANDBOX: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+const PATH: &str = "/run/netns/cni-1";
+
+fn link(ifindex: u32, peer: u32, peer_nsid: Option<i32>) -> Link {
+    Link {
+        ifindex,
+        name: format!("dev{ifindex}"),
+        kind: Some("veth".into()),
+        peer: Some(peer),
+        peer_nsid,
+        up: true,
+        ..Link::default()
+    }
+}
+
+/// A pod whose process hangs in its exit since the tenth second, with its IP reserved.
+fn engine() -> Engine {
+    let mut engine = Engine::new(Settings::default(), BootNs(MS));
+    let reservation = Reservation {
+        store: "host-local".into(),
+        network: "net".into(),
+        key: "/net/10.0.0.5".into(),
+        ip: Ipv4Addr::new(10, 0, 0, 5).into(),
+        container_id: Some(SANDBOX.into()),
+        ifname: Some("eth0".into()),
+        pod: None,
+        since: None,
+    };
+    let attachment = crate::fact::Attachment {
+        container_id: SANDBOX.into(),
+        ifname: "eth0".into(),
+        network: "net".into(),
+        netns_path: Some(PATH.into()),
+        ips: vec![(Ipv4Addr::new(10, 0, 0, 5).into(), 24)],
+        made: None,
+        pod: None,
+    };
+    let holder = Holder::Mount {
+        mount_ns: 1,
+        path: PATH.into(),
+        pid: 1,
+        comm: None,
+        cgroup: None,
+        foreign: false,
+    };
+    let store =
+        Source { name: "host-local".into(), status: SourceStatus::Active, detail: String::new() };
+    let sight =
+        Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
+    let mut facts = snapshot();
+    facts.extend([
+        fact(1, Observation::Sight(sight)),
+        fact(1, Observation::Source(store)),
+        fact(2, Observation::Link { netns: POD, link: link(2, 20, Some(0)) }),
+        fact(2, Observation::Link { netns: HOST, link: link(20, 2, POD.nsid) }),
+        fact(2, Observation::Holder { netns: POD, holder }),
+        fact(2, Observation::Attachment(attachment)),
+        fact(3, Observation::Began(Scope::Reservations { store: "host-local".into() })),
+        fact(3, Observation::Reservation(reservation)),
+        fact(3, ended(Scope::Reservations { store: "host-local".into() }, 3)),
+    ]);
+    engine.step(&facts, BootNs(5_000 * MS));
+    engine
+}
+
+fn del(netns: Option<u64>) -> HeldQuestion {
+    HeldQuestion {
+        call: HeldCall::Del,
+        store: "host-local".into(),
+        network: "net".into(),
+        container: SANDBOX.into(),
+        ifname: Some("eth0".into()),
+        netns,
+        ..HeldQuestion::default()
+    }
+}
+
+fn state(engine: &Engine, asked: &HeldQuestion, ms: u64) -> Option<HeldState> {
+    engine.held(asked, BootNs(ms * MS)).addresses.first().map(|one| one.state)
+}
+
+#[test]
+fn a_del_waits_only_for_what_is_proven_to_be_stuck() {
+    let mut engine = engine();
+    assert_eq!(state(&engine, &del(None), 5_000), Some(HeldState::Free), "it may be leaving");
+    engine.step(&[exiting(10_000)], BootNs(10_001 * MS));
+    assert_eq!(state(&engine, &del(None), 10_001), Some(HeldState::Free), "just killed");
+    let mut at = 40_000;
+    while state(&engine, &del(None), at) != Some(HeldState::Held) {
+        assert!(at < 300_000, "it fires: {:?}", engine.ledger().findings(true));
+        engine.step(&[look(at)], BootNs(at * MS));
+        at += 20_000;
+    }
+    let firing = engine.ledger().findings(false);
+    assert!(firing.iter().any(|one| one.status == Status::Firing), "{firing:?}");
+    let told = engine.held(&del(None), BootNs(at * MS)).addresses.remove(0);
+    assert!(told.who.starts_with("10.0.0.5 is still held by pid 10 (java)"), "{}", told.who);
+    assert!(told.who.contains("ipwatch explain "), "{}", told.who);
+    assert_eq!(told.for_secs, at / 1000 - 10, "since it began to exit");
+    // The interface plugin takes the device away.
+    assert_eq!(state(&engine, &del(Some(70)), at), Some(HeldState::Free));
+    // It was given another netns, which has nothing of it.
+    assert_eq!(state(&engine, &del(Some(71)), at), Some(HeldState::Held));
+    // Another container, network, store or interface.
+    for other in [
+        HeldQuestion { container: "other".into(), ..del(None) },
+        HeldQuestion { network: "other".into(), ..del(None) },
+        HeldQuestion { store: "whereabouts".into(), ..del(None) },
+        HeldQuestion { ifname: Some("net1".into()), ..del(None) },
+    ] {
+        assert_eq!(state(&engine, &other, at), None, "{other:?}");
+    }
+    // An ADD that got its IP.
+    let ips = vec![Ipv4Addr::new(10, 0, 0, 5).into()];
+    let add = HeldQuestion { call: HeldCall::Add, container: "new".into(), ips, ..del(None) };
+    assert_eq!(state(&engine, &add, at), Some(HeldState::Held));
+    // One that is parked for it.
+    let parked = |cookie| {
+        let parked = vec![(Ipv4Addr::new(10, 0, 0, 5).into(), cookie)];
+        let asked = HeldQuestion { parked, ..HeldQuestion::default() };
+        engine.held(&asked, BootNs(at * MS)).parked[0].state
+    };
+    assert_eq!((parked(7), parked(8)), (HeldState::Held, HeldState::Free));
+}
