@@ -2,7 +2,8 @@
 //! their reservations.
 //!
 //! They carry whatever a plugin wants to be told, credentials among it. Nothing is read but the names and
-//! types of networks and plugins, `ipam.{type, dataDir, subnet, rangeStart, rangeEnd, gateway, ranges}`,
+//! types of networks and plugins, `ipam.{type, dataDir, subnet, rangeStart, rangeEnd, gateway, ranges}` and the same of
+//! `ipam.delegate`,
 //! flannel's `subnetFile`, and the configurations that a plugin like multus carries for others (`delegates`).
 
 use std::collections::BTreeMap;
@@ -181,6 +182,8 @@ struct Ipam {
     range_end: Option<Name>,
     gateway: Option<Name>,
     ranges: Few<Few<Written, 256>, 64>,
+    /// What `ipwatch-ipam` stands before.
+    delegate: Option<Box<Ipam>>,
 }
 
 impl Config {
@@ -195,7 +198,7 @@ impl Config {
             return Ok(());
         }
         let flannel = self.kind.is_some_and(|Name(kind)| kind == "flannel");
-        let ipam = self.ipam.unwrap_or_default();
+        let ipam = self.ipam.unwrap_or_default().served();
         let host_local = match &ipam.kind {
             Some(Name(kind)) => kind == host_local::NAME,
             None => flannel, // its default for the plugin that it works through
@@ -214,6 +217,16 @@ impl Config {
 }
 
 impl Ipam {
+    /// The plugin that reserves: behind `ipwatch-ipam` its delegate.
+    fn served(self) -> Self {
+        let is_ours =
+            self.kind.as_ref().is_some_and(|Name(kind)| kind == ipwatch_ipam::config::OWN);
+        match self.delegate {
+            Some(delegate) if is_ours => *delegate,
+            delegate => Self { delegate, ..self },
+        }
+    }
+
     /// The range sets, a range at the top before the others (allocator/config.go, `LoadIPAMConfig`).
     fn sets(self) -> Result<Vec<Vec<RangePart>>, Wrong> {
         let Self { subnet, range_start, range_end, gateway, ranges, .. } = self;

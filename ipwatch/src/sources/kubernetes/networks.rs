@@ -72,6 +72,18 @@ struct Ipam {
     own: Written,
     #[serde(rename = "ipRanges", default)]
     ranges: Few<Written, 64>,
+    /// What `ipwatch-ipam` stands before.
+    delegate: Option<Box<Ipam>>,
+}
+
+impl Ipam {
+    /// The plugin that reserves: behind `ipwatch-ipam` its delegate.
+    fn served(self) -> Self {
+        match self.delegate {
+            Some(delegate) if self.kind.0 == ipwatch_ipam::config::OWN => *delegate,
+            delegate => Self { delegate, ..self },
+        }
+    }
 }
 
 fn yes() -> bool {
@@ -187,7 +199,7 @@ fn ranges(name: &str, config: &str) -> Result<Vec<fact::Range>, ()> {
 
 impl Config {
     fn whereabouts(self, into: &mut Vec<Ipam>) {
-        into.extend(self.ipam.filter(|ipam| ipam.kind.0 == "whereabouts"));
+        into.extend(self.ipam.map(Ipam::served).filter(|ipam| ipam.kind.0 == "whereabouts"));
         for plugin in self.plugins.0 {
             plugin.whereabouts(into);
         }

@@ -106,3 +106,18 @@ fn files_of_a_directory() {
     assert!(matches!(of("5.conf"), Err(Trouble::Unreadable { effect: Some(_), .. })));
     assert_eq!(of("6.conf"), Err(Trouble::Gone));
 }
+
+#[test]
+fn what_ipwatch_ipam_stands_before_is_the_store() {
+    let plain = r#"{"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "10.1.0.0/24"}]]}"#;
+    let list = |ipam: &str| {
+        let text =
+            format!(r#"{{"name": "net", "plugins": [{{"type": "bridge", "ipam": {ipam}}}]}}"#);
+        parse(text.as_bytes()).unwrap()
+    };
+    let wrapped = format!(r#"{{"type": "ipwatch-ipam", "gateMax": 60, "delegate": {plain}}}"#);
+    assert_eq!(list(&wrapped), list(plain));
+    assert_eq!(list(plain).len(), 1);
+    assert_eq!(list(r#"{"type": "ipwatch-ipam"}"#), []);
+    assert_eq!(list(&format!(r#"{{"type": "other", "delegate": {plain}}}"#)), []);
+}
