@@ -6,6 +6,7 @@ mod args;
 mod check;
 mod cluster;
 mod complete;
+mod cni;
 mod config;
 mod daemon;
 mod doctor;
@@ -168,6 +169,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Unack(unacked) => wait_for(ack::unack(&global, &out, unacked))?,
         Command::Doctor(asked) => doctor::doctor(&global, &out, &asked),
         Command::Config(command) => config::config(&global, &out, command),
+        Command::Cni(command) => cni::cni(&global, &out, command),
         Command::Record(record) => daemon::record(&global, record),
         Command::Replay(replay) => scan::replay(&out, &replay),
         Command::Completions(completions) => {

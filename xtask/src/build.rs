@@ -45,7 +45,8 @@ fn cargo_for(machine: Machine, words: &[&str]) -> Result<Command> {
 
 /// Builds the product to be tried out and tested: in the dev profile, which takes minutes.
 pub(crate) fn product() -> Result<PathBuf> {
-    run(&mut cargo(&["build", "-p", "ipwatch"])?)?;
+    // Tests look for the plugin beside the daemon.
+    run(&mut cargo(&["build", "-p", "ipwatch", "-p", "ipwatch-ipam"])?)?;
     made("ipwatch")
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn release() -> Result<PathBuf> {
 /// The same for another kind of machine.
 pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
     machine.ensure_tools()?;
-    run(&mut cargo_for(machine, &["build", "--release", "-p", "ipwatch"])?)?;
+    run(&mut cargo_for(machine, &["build", "--release", "-p", "ipwatch", "-p", "ipwatch-ipam"])?)?;
     Ok(place::target().join(machine.triple()).join("release/ipwatch"))
 }
 

@@ -94,6 +94,9 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     let repository = place::repository();
     let deploy = repository.join("deploy/systemd");
     install(&packed.binary, &root.join("usr/bin/ipwatch"), 0o755)?;
+    // Built beside it. `ipwatch cni install` copies it to where CNI plugins are.
+    let ipam = packed.binary.with_file_name("ipwatch-ipam");
+    install(&ipam, &root.join("usr/bin/ipwatch-ipam"), 0o755)?;
     // The plugin of kubectl is the same program by another name.
     let plugin = root.join("usr/bin/kubectl-ipwatch");
     if !plugin.is_symlink() {

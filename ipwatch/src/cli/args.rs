@@ -105,6 +105,9 @@ pub(super) enum Command {
     /// Show the configuration: every key, whether a file is valid, what is in force
     #[command(after_help = examples::CONFIG)]
     Config(ConfigCommand),
+    /// Keep IPs that are still up from being handed out: `ipwatch-ipam` in this node's CNI networks
+    #[command(after_help = examples::CNI)]
+    Cni(CniCommand),
     /// Record what the sources see, one JSON document per line, for `replay`
     #[command(after_help = examples::RECORD)]
     Record(Record),
@@ -169,6 +172,58 @@ pub(super) enum ConfigWhat {
     },
     /// Print what the daemon would use if it were started now; secrets are not shown
     Show(Configured),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CniCommand {
+    #[command(flatten)]
+    pub(super) places: CniPlaces,
+    #[command(subcommand)]
+    pub(super) what: CniWhat,
+}
+
+/// Where everything is, if not where kubeadm, k3s, RKE2 and CRI-O have it.
+#[derive(Debug, Args)]
+pub(super) struct CniPlaces {
+    /// Directory of network configurations, instead of the usual ones; may be given several times
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(super) conf_dir: Vec<PathBuf>,
+    /// Directory of CNI plugins, instead of the usual ones; may be given several times
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(super) bin_dir: Vec<PathBuf>,
+    /// Where ipwatch-ipam keeps what it has parked [default: /var/lib/cni/ipwatch-ipam]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(super) parked_dir: Option<PathBuf>,
+    /// Where libcni keeps results [default: /var/lib/cni/results]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(super) cache_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum CniWhat {
+    /// Put ipwatch-ipam before the IPAM plugin of every network that it can serve
+    Install {
+        /// Show what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Take it out again, and release what it has parked
+    Uninstall {
+        /// Show what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show where it stands, what it has parked and what it has counted
+    Status,
+    /// Release parked reservations that nobody holds any more
+    Release {
+        /// Only those of this network
+        #[arg(value_name = "NETWORK")]
+        network: Option<String>,
+        /// Those that are held too: the next pod may be given such an IP
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -13,6 +13,10 @@ pub(super) const QUERY: &str = "Examples:
   ipwatch query ip 10.0.3.17          everything that is known of one IP
   ipwatch query pod shop/api-0        a pod: its IPs and who holds them
   ipwatch query findings -w           what is wrong, again whenever it changes";
+pub(super) const CNI: &str = "Examples:
+  ipwatch cni install --dry-run    what would change
+  ipwatch cni status               where it stands, what is parked
+  ipwatch cni release              give back what nobody holds any more";
 pub(super) const IP: &str = "Examples:
   ipwatch query ip 10.0.3.17
   ipwatch query ip 10.0.3.0/24 -o tree

@@ -1,0 +1,290 @@
+//! `ipwatch cni`: puts `ipwatch-ipam` into the node's network configurations and takes it out, shows how it stands, and
+//! releases what it has parked. The work is done by `ipwatch_ipam::{install, wrap, parked}`; here it is said.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use ipwatch_ipam::install::{self, Network};
+use ipwatch_ipam::state::State;
+use ipwatch_ipam::wrap::Standing;
+use ipwatch_ipam::{config, name, parked, tally};
+
+use super::args::{CniCommand, CniPlaces, CniWhat, Global};
+use super::output::Out;
+use super::{Failure, Outcome};
+use crate::escape::escape;
+
+/// Where a package puts the program, if not beside this one.
+const PROGRAM: &str = "/usr/lib/ipwatch/ipwatch-ipam";
+
+/// Where everything is.
+struct Places {
+    conf: Vec<PathBuf>,
+    bin: Vec<PathBuf>,
+    parked: PathBuf,
+    cache: PathBuf,
+    socket: PathBuf,
+}
+
+impl Places {
+    fn of(global: &Global, named: CniPlaces) -> Self {
+        let or = |named: Vec<PathBuf>, usual: &[&str]| match named.is_empty() {
+            true => usual.iter().map(PathBuf::from).collect(),
+            false => named,
+        };
+        Self {
+            conf: or(named.conf_dir, &install::CONF_DIRS),
+            bin: or(named.bin_dir, &install::BIN_DIRS),
+            parked: named.parked_dir.unwrap_or_else(|| config::STATE_DIR.into()),
+            cache: named.cache_dir.unwrap_or_else(|| install::CACHE_DIR.into()),
+            socket: global.socket(),
+        }
+    }
+}
+
+pub(super) fn cni(global: &Global, out: &Out, command: CniCommand) -> Result<Outcome, Failure> {
+    let places = Places::of(global, command.places);
+    let mut text = String::new();
+    let done = match command.what {
+        CniWhat::Install { dry_run } => put(&places, dry_run, &mut text),
+        CniWhat::Uninstall { dry_run } => take(&places, dry_run, &mut text),
+        CniWhat::Status => {
+            status(&places, &mut text);
+            Ok(Outcome::Fine)
+        }
+        CniWhat::Release { network, force } => release(&places, network, force, &mut text),
+    };
+    out.raw(text.as_bytes())?;
+    done.map_err(Failure::Other)
+}
+
+fn say(text: &mut String, line: &str) {
+    // Writing to a String never fails.
+    let _ = writeln!(text, "{}", escape(line));
+}
+
+/// Every configuration that is to be changed, with its new text. What cannot be is said.
+fn plan(networks: &[Network], wrapped: bool, text: &mut String) -> Vec<(usize, String)> {
+    let mut plan = Vec::new();
+    for (at, network) in networks.iter().enumerate() {
+        match network.changed(wrapped) {
+            Ok(Some(new)) => plan.push((at, new)),
+            Ok(None) if wrapped && !network.is_wrapped() => {
+                for standing in network.standings() {
+                    if let Standing::Refused(why) = standing {
+                        say(text, &format!("{}: not changed: {why}", network.path.display()));
+                    }
+                }
+            }
+            Ok(None) => {}
+            Err(why) => say(text, &format!("{}: not changed: {why}", network.path.display())),
+        }
+    }
+    plan
+}
+
+fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outcome> {
+    let networks = install::networks(&places.conf);
+    let plan = plan(&networks, true, text);
+    let homes = install::homes(&networks, &places.bin);
+    if plan.is_empty() && !networks.iter().any(Network::is_wrapped) {
+        return Err(anyhow!(
+            "no network configuration has an IPAM plugin that ipwatch-ipam can stand before (host-local, whereabouts); \
+             --conf-dir names other directories"
+        ));
+    }
+    if homes.is_empty() {
+        return Err(anyhow!(
+            "no directory of CNI plugins has the IPAM plugin: name it with --bin-dir"
+        ));
+    }
+    let program = program()?;
+    if dry_run {
+        for home in &homes {
+            say(text, &format!("would install {}", home.join(config::OWN).display()));
+        }
+        show(&networks, &plan, text);
+        return Ok(Outcome::Fine);
+    }
+    // Before a configuration names it.
+    for home in &homes {
+        let put = install::put_program(&program, home);
+        let what = home.join(config::OWN).display().to_string();
+        if put.with_context(|| format!("cannot install {what}"))? {
+            say(text, &format!("installed {what}"));
+        }
+    }
+    change(places, &networks, &plan, text)
+}
+
+fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outcome> {
+    let networks = install::networks(&places.conf);
+    let plan = plan(&networks, false, text);
+    if dry_run {
+        show(&networks, &plan, text);
+        return Ok(Outcome::Fine);
+    }
+    change(places, &networks, &plan, text)?;
+    let left = install::networks(&places.conf);
+    if let Some(left) = left.iter().find(|network| network.may_name_it()) {
+        return Err(anyhow!("{} still names ipwatch-ipam", left.path.display()));
+    }
+    release(places, None, true, text)?;
+    if let Some(entry) = install::needed_by(&places.cache) {
+        say(
+            text,
+            &format!(
+                "the program stays: DEL of pods that were made through it needs it, such as {}; run this again when \
+                 they are gone",
+                entry.display()
+            ),
+        );
+        return Ok(Outcome::Fine);
+    }
+    for dir in &places.bin {
+        let program = dir.join(config::OWN);
+        match std::fs::remove_file(&program) {
+            Ok(()) => say(text, &format!("removed {}", program.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(anyhow!("cannot remove {}: {error}", program.display()));
+            }
+        }
+    }
+    Ok(Outcome::Fine)
+}
+
+fn show(networks: &[Network], plan: &[(usize, String)], text: &mut String) {
+    for (at, new) in plan {
+        if let Some(Network { path, read: Ok((old, _)) }) = networks.get(*at) {
+            install::diff(path, old, new).lines().for_each(|line| say(text, line));
+        }
+    }
+    if plan.is_empty() {
+        say(text, "nothing to change");
+    }
+}
+
+fn change(
+    places: &Places,
+    networks: &[Network],
+    plan: &[(usize, String)],
+    text: &mut String,
+) -> anyhow::Result<Outcome> {
+    let backups = places.parked.join("backups");
+    for (at, new) in plan {
+        let Some(network) = networks.get(*at) else { continue };
+        let path = network.path.display();
+        install::replace(network, new, &backups)
+            .with_context(|| format!("cannot change {path}"))?;
+        say(text, &format!("changed {path}; what it was is in {}", backups.display()));
+    }
+    if plan.is_empty() {
+        say(text, "nothing to change");
+    }
+    Ok(Outcome::Fine)
+}
+
+fn status(places: &Places, text: &mut String) {
+    let networks = install::networks(&places.conf);
+    for network in &networks {
+        let path = network.path.display();
+        match &network.read {
+            Err(why) => say(text, &format!("{path}: {why}")),
+            Ok((_, read)) => {
+                for plugin in &read.plugins {
+                    let how = match &plugin.standing {
+                        Standing::Wrapped(kind) => format!("ipwatch-ipam before {kind}"),
+                        Standing::Plain(kind) if has_backup(places, &network.path) => format!(
+                            "{kind} alone: it was wrapped, and somebody has written it anew; `ipwatch cni install` \
+                             wraps it again"
+                        ),
+                        Standing::Plain(kind) => format!("{kind} alone"),
+                        Standing::Refused(why) => format!("cannot be wrapped: {why}"),
+                    };
+                    say(text, &format!("{path}: network {}: {how}", read.network));
+                }
+            }
+        }
+    }
+    if networks.is_empty() {
+        say(text, "no network configurations; --conf-dir names other directories");
+    }
+    for dir in &places.bin {
+        if dir.join(config::OWN).exists() {
+            say(text, &format!("program: {}", dir.join(config::OWN).display()));
+        }
+    }
+    for network in State::networks(&places.parked) {
+        for entry in State::read(&places.parked, &network).unwrap_or_default().parked {
+            let ips: Vec<String> = entry.ips.iter().map(ToString::to_string).collect();
+            say(text, &format!("parked in {network}: {}: {}", ips.join(" and "), entry.who));
+        }
+    }
+    for (what, count) in tally::read(&places.parked) {
+        say(text, &format!("counted {what}: {count}"));
+    }
+}
+
+/// A copy of a configuration is kept while it is wrapped.
+fn has_backup(places: &Places, path: &Path) -> bool {
+    path.file_name().is_some_and(|name| places.parked.join("backups").join(name).exists())
+}
+
+fn release(
+    places: &Places,
+    network: Option<String>,
+    force: bool,
+    text: &mut String,
+) -> anyhow::Result<Outcome> {
+    let boot = boot();
+    let networks = network.map_or_else(|| State::networks(&places.parked), |one| vec![one]);
+    let (mut released, mut failed) = (0, 0);
+    for network in networks {
+        let done = parked::release_network(
+            &places.parked,
+            &places.socket,
+            boot.as_deref(),
+            &network,
+            force,
+        );
+        for one in done.map_err(|why| anyhow!("network {network}: {why}"))? {
+            let ips: Vec<String> = one.entry.ips.iter().map(ToString::to_string).collect();
+            let ips = ips.join(" and ");
+            match one.outcome {
+                Ok(()) => {
+                    released += 1;
+                    say(text, &format!("released {ips} of {network}"));
+                }
+                Err(why) => {
+                    failed += 1;
+                    say(text, &format!("{ips} of {network} cannot be released: {why}"));
+                }
+            }
+        }
+    }
+    if failed > 0 {
+        return Err(anyhow!("{failed} parked reservations cannot be released"));
+    }
+    if released == 0 {
+        say(text, "nothing to release");
+    }
+    Ok(Outcome::Fine)
+}
+
+fn boot() -> Option<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok()?;
+    file.take(64).read_to_string(&mut text).ok()?;
+    name::boot_of(&text)
+}
+
+/// The program that is to be installed.
+fn program() -> anyhow::Result<PathBuf> {
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(config::OWN));
+    let all = [beside, Some(PathBuf::from(PROGRAM))];
+    let found = all.into_iter().flatten().find(|path| path.is_file());
+    found.with_context(|| format!("{} is neither beside this program nor {PROGRAM}", config::OWN))
+}
