@@ -4,7 +4,7 @@
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
 //! [`neighbour_links`] (what is found), [`remedies`], [`fix`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`], [`secrets`] and [`report`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`incident`] (the whole text of four of them), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
-//! [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
+//! [`prevention`] (what does not happen at all), [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
 //! [`never`], [`never_ipam`], [`never_pool`], [`healthy`] and [`zoo`] (what must not be found), [`identity`], [`scale`],
 //! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
 //! [`ended_sources`] (what is started again),
@@ -60,6 +60,7 @@ mod never;
 mod never_ipam;
 mod never_pool;
 mod pod;
+mod prevention;
 mod probes;
 mod reach;
 mod remedies;
@@ -93,6 +94,7 @@ fn main() -> std::process::ExitCode {
         fix::TESTS,
         demo::TESTS,
         dead_nfs::TESTS,
+        prevention::TESTS,
         never::TESTS,
         never_ipam::TESTS,
         never_pool::TESTS,

@@ -33,6 +33,12 @@ pub fn binary() -> PathBuf {
     )
 }
 
+/// Where the daemon of a lab has its socket.
+#[must_use]
+pub fn socket_in(lab: &Lab) -> PathBuf {
+    lab.dir().join(SOCKET)
+}
+
 /// Which rungs of the attach ladder this run allows.
 #[must_use]
 pub fn probes() -> String {
@@ -124,14 +130,10 @@ impl Daemon {
     fn arguments(lab: &Lab, config: &Config, state: &Path) -> Vec<String> {
         let file = lab.dir().join("ipwatch.toml");
         fs::write(&file, config.text()).expect("write the configuration");
-        let socket = Self::socket_in(lab);
+        let socket = socket_in(lab);
         let path = |path: &Path| path.to_str().expect("a path that is text").to_owned();
         let words = ["run", "--config", &path(&file), "--socket", &path(&socket), "--state-dir"];
         words.into_iter().map(str::to_owned).chain([path(state)]).collect()
-    }
-
-    fn socket_in(lab: &Lab) -> PathBuf {
-        lab.dir().join(SOCKET)
     }
 
     fn launch(mut command: Command, lab: &Lab) -> Self {
@@ -146,7 +148,7 @@ impl Daemon {
             .unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         Self {
             child,
-            socket: Self::socket_in(lab),
+            socket: socket_in(lab),
             log,
             bundle: None,
             pid_file: None,

@@ -110,6 +110,8 @@ pub struct Setup<'a> {
     pub node: Option<&'a Netns>,
     /// It runs in this netns and is the only one; its network is the plain one.
     pub inside: Option<&'a Netns>,
+    /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
+    pub prevention: bool,
     /// So many tests can share it: see [`Containerd::shared`].
     pub slots: usize,
 }
@@ -176,6 +178,25 @@ impl<'a> Containerd<'a> {
     #[must_use]
     pub fn reservations(&self) -> PathBuf {
         self.lab.dir().join("ipam").join(network(self.lab.tag(), "net"))
+    }
+
+    /// Where `ipwatch-ipam` keeps what it has parked: see [`Setup::prevention`].
+    #[must_use]
+    pub fn parked(&self) -> PathBuf {
+        place::prevention_state(self.lab)
+    }
+
+    /// The id of the container that an IP of its network is reserved for.
+    #[must_use]
+    pub fn reserved_for(&self, ip: &str) -> Option<String> {
+        let text = fs::read_to_string(self.reservations().join(ip)).ok()?;
+        text.lines().next().map(str::to_owned)
+    }
+
+    /// Has host-local hand out this IP next, if it is free: the one after the last that it has handed out.
+    pub fn hand_out_next(&self, ip: std::net::Ipv4Addr) {
+        let last = std::net::Ipv4Addr::from_bits(ip.to_bits() - 1).to_string();
+        fs::write(self.reservations().join("last_reserved_ip.0"), last).expect("write a file");
     }
 
     /// A pod of this name, to be made. Its uid is a new one, as that of every pod.

@@ -119,6 +119,6 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
 
 /// Waits until the daemon knows the IP of a pod.
 #[track_caller]
-pub(super) fn await_known(daemon: &support::Daemon, pod: &Pod) {
+pub(crate) fn await_known(daemon: &support::Daemon, pod: &Pod) {
     daemon.await_ip(&pod.ip, pod.netns);
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use super::{IMAGE, MACVLAN, PLUGINS, Setup, shared};
-use crate::{Lab, sys};
+use crate::{Lab, daemon, sys};
 
 /// Name of the file with a network.
 pub(super) const CONFLIST: &str = "10-test.conflist";
@@ -47,6 +47,8 @@ pub(crate) fn programs(bin: &Path) {
             symlink(plugin.path(), bin.join(plugin.file_name())).expect("link a plugin");
         }
     }
+    let ours = daemon::binary().with_file_name("ipwatch-ipam");
+    symlink(ours, bin.join("ipwatch-ipam")).expect("link a plugin");
     // bridge after the ADD: the netns is there with its IP, and nobody has been told. host-local after
     // the ADD: the IP is reserved, and nobody has it.
     let slow = |plugin: &str, before: &str| {
@@ -101,7 +103,25 @@ pub(super) fn bridge(lab: &Lab, setup: &Setup<'_>) -> String {
     let bridge = format!("{}b", lab.tag());
     let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
     let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
-    conflist(lab, "net", bridge, &subnet)
+    let text = conflist(lab, "net", bridge, &subnet);
+    if setup.prevention { prevented(lab, &text) } else { text }
+}
+
+/// Where `ipwatch-ipam` keeps what it has parked.
+pub(super) fn prevention_state(lab: &Lab) -> PathBuf {
+    lab.dir().join("parked")
+}
+
+/// The same network with `ipwatch-ipam` before its IPAM plugin. The daemon has more time than on a node that does
+/// nothing but run tests.
+fn prevented(lab: &Lab, text: &str) -> String {
+    let mut list: Value = serde_json::from_str(text).expect("a conflist");
+    let delegate = list["plugins"][0]["ipam"].take();
+    list["plugins"][0]["ipam"] = json!({
+        "type": "ipwatch-ipam", "delegate": delegate, "socket": daemon::socket_in(lab),
+        "stateDir": prevention_state(lab), "timeoutMs": 2000,
+    });
+    list.to_string()
 }
 
 fn config(dir: &Path, setup: &Setup<'_>) -> String {

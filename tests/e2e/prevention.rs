@@ -1,0 +1,185 @@
+//! What does not happen at all where `ipwatch-ipam` stands before host-local: an IP that is still up is given to no pod,
+//! and its DEL waits. With a real containerd, bridge and host-local.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv4Addr;
+
+use serde_json::Value;
+use support::fuse::Hung;
+use support::harness::case;
+use support::pod::{Containerd, Pod, PodSandbox, Setup};
+use support::{Daemon, Lab, Netns, sys};
+
+use crate::lead::duplicate::{READ, await_known, orphan};
+use crate::lead::{SOON, await_ready, is_about, watching};
+
+support::tests! {
+    no_next_pod_is_given_an_ip_that_is_held needs [Containerd, Fuse],
+    without_the_plugin_the_next_pod_is_given_it needs [Containerd, Fuse],
+    a_del_waits_for_what_is_stuck needs [Containerd, Fuse],
+    strangers_delay_and_park_nothing needs [Containerd],
+    it_is_not_there_without_a_daemon needs [Containerd],
+}
+
+const STUCK: &str = "ip-held-by-stuck-process";
+const DUPLICATE: &str = "ip-duplicate";
+const IMMINENT: &str = "ip-conflict-imminent";
+const PARKED: &str = "ipwatch-parked-";
+
+/// A containerd whose network has room for many; with or without the plugin.
+fn containerd(lab: &Lab, prevention: bool) -> Containerd<'_> {
+    Containerd::start_as(lab, &Setup { prevention, ..Setup::default() })
+}
+
+/// A pod hangs, and its shim has given up on it; then somebody removes its reservation, as cleaners of leaks do.
+fn freed(containerd: &Containerd<'_>, daemon: &Daemon, hung: &mut Hung) -> Pod {
+    let pod = containerd.run("db-0", hung.dir(), &READ);
+    hung.await_read();
+    await_known(daemon, &pod);
+    await_ready(daemon, &[PodSandbox::clone(&pod)]);
+    orphan(containerd, &pod);
+    fs::remove_file(containerd.reservations().join(&pod.ip)).unwrap();
+    containerd.hand_out_next(pod.ip.parse().unwrap());
+    pod
+}
+
+/// The next five pods. Each has what is reserved for it under its own id.
+fn next_five(containerd: &Containerd<'_>) -> Vec<PodSandbox> {
+    let all: Vec<_> = (0..5).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
+    for pod in &all {
+        assert_eq!(containerd.reserved_for(&pod.ip).as_deref(), Some(&*pod.sandbox), "{pod:#?}");
+    }
+    all
+}
+
+fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let containerd = containerd(lab, true);
+    let daemon = watching(lab, &containerd);
+    let pod = freed(&containerd, &daemon, &mut hung);
+    let others = next_five(&containerd);
+    let ips: BTreeSet<&str> = others.iter().map(|pod| &*pod.ip).collect();
+    assert!(ips.len() == 5 && !ips.contains(&*pod.ip), "{ips:?}, and {} is held", pod.ip);
+    let parked = containerd.reserved_for(&pod.ip).expect("it is kept");
+    assert!(parked.starts_with(PARKED), "{parked}");
+    assert_eq!(counted(&containerd, "parked"), 1);
+    // It is known for what it is, and nobody is told that the IP was handed out.
+    let listed = daemon.list("reservations", &["query", "ipam"]);
+    let entry = listed.iter().find(|entry| entry["ip"] == *pod.ip).expect("it is listed");
+    assert_eq!(entry["agree"], "parked", "{entry:#?}");
+    await_ready(&daemon, &others);
+    daemon.await_firing(STUCK, SOON, is_about(&pod.ip));
+    let wrong = |finding: &&Value| {
+        is_about(&pod.ip)(finding)
+            && [DUPLICATE, IMMINENT].iter().any(|code| finding["code"] == *code)
+    };
+    assert_eq!(daemon.findings().iter().filter(wrong).count(), 0, "{:#?}", daemon.findings());
+    // When nobody has it any more the next call releases it, and it is given again.
+    hung.release();
+    daemon.await_no_ip(&pod.ip, pod.netns);
+    containerd.hand_out_next(pod.ip.parse().unwrap());
+    let last = containerd.pod("web-5").sandbox();
+    assert_eq!(last.ip, pod.ip);
+    assert_eq!(counted(&containerd, "released"), 1);
+    others.iter().chain([&last]).for_each(|pod| containerd.stop(pod));
+    assert_eq!(reservations(&containerd), [] as [String; 0], "nothing is left");
+    case(
+        "freed while held, five next pods, with ipwatch-ipam",
+        "none: 5 of 5 have an IP of their own",
+        &format!("pid {}", pod.pid),
+        "yes",
+    );
+}
+
+/// The same without it, so that the test above can fail.
+fn without_the_plugin_the_next_pod_is_given_it(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let containerd = containerd(lab, false);
+    let daemon = watching(lab, &containerd);
+    let pod = freed(&containerd, &daemon, &mut hung);
+    let others = next_five(&containerd);
+    assert_eq!(others[0].ip, pod.ip, "in silence");
+    daemon.await_firing(DUPLICATE, SOON, is_about(&pod.ip));
+    hung.release();
+    case("freed while held, five next pods", DUPLICATE, "the first of them", "yes");
+}
+
+fn a_del_waits_for_what_is_stuck(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let containerd = containerd(lab, true);
+    let daemon = watching(lab, &containerd);
+    let pod = containerd.run("db-0", hung.dir(), &READ);
+    hung.await_read();
+    await_known(&daemon, &pod);
+    orphan(&containerd, &pod);
+    daemon.await_firing(STUCK, SOON, is_about(&pod.ip));
+    // Its runtime has lost the netns, so that its DEL would free the IP and nothing else.
+    for _ in 0..2 {
+        assert!(!containerd.begin_stop(&pod).wait().unwrap().success(), "it is put off");
+        assert_eq!(containerd.reserved_for(&pod.ip).as_deref(), Some(&*pod.sandbox));
+    }
+    assert_eq!(counted(&containerd, "gated"), 2);
+    hung.release();
+    daemon.await_no_ip(&pod.ip, pod.netns);
+    containerd.stop(&pod);
+    assert_eq!(containerd.reserved_for(&pod.ip), None);
+    case("DEL of a pod that hangs, with ipwatch-ipam", "none: DEL waits", "pod", "yes");
+}
+
+/// Whoever owns a netns, and a pod that may configure addresses, have every IP that is handed out next.
+fn strangers_delay_and_park_nothing(lab: &Lab) {
+    let containerd = containerd(lab, true);
+    let daemon = watching(lab, &containerd);
+    let first = containerd.pod("rude").sandbox();
+    await_ready(&daemon, std::slice::from_ref(&first));
+    let ips: Vec<Ipv4Addr> = (1..9)
+        .map(|n| {
+            let own: Ipv4Addr = first.ip.parse().unwrap();
+            Ipv4Addr::from_bits(own.to_bits() + n)
+        })
+        .collect();
+    let stranger = Netns::new(lab, "stranger");
+    stranger.ip("link add eth0 type veth peer name wire");
+    for (netns, path) in [(stranger.inode, stranger.path()), (first.netns, &*first.path)] {
+        sys::on_own_thread(|| {
+            sys::enter_netns(path).expect("enter it");
+            let add = |ip: &Ipv4Addr| support::netns::ip(&format!("addr add {ip}/24 dev eth0"));
+            ips.iter().for_each(|ip| _ = add(ip));
+        });
+        ips.iter().for_each(|ip| _ = daemon.await_ip(ip, netns));
+    }
+    let pods = next_five(&containerd);
+    let given: Vec<Ipv4Addr> = pods.iter().map(|pod| pod.ip.parse().unwrap()).collect();
+    assert_eq!(given, ips[..5], "as host-local hands them out");
+    assert!(!containerd.parked().join("counters").exists(), "nothing was out of the ordinary");
+    // DELs pass as well.
+    pods.iter().chain([&first]).for_each(|pod| containerd.stop(pod));
+    assert_eq!(reservations(&containerd), [] as [String; 0]);
+}
+
+/// Pods come and go as if it were not there.
+fn it_is_not_there_without_a_daemon(lab: &Lab) {
+    let containerd = containerd(lab, true);
+    for n in 0..3 {
+        let pod = containerd.pod(&format!("web-{n}")).sandbox();
+        assert_eq!(containerd.reserved_for(&pod.ip).as_deref(), Some(&*pod.sandbox));
+        containerd.stop(&pod);
+    }
+    assert_eq!(reservations(&containerd), [] as [String; 0]);
+    assert!(counted(&containerd, "unanswered-no-daemon") >= 6);
+}
+
+/// What is reserved, by the names of the files.
+fn reservations(containerd: &Containerd<'_>) -> Vec<String> {
+    let files = fs::read_dir(containerd.reservations()).into_iter().flatten().flatten();
+    let names = files.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.parse::<Ipv4Addr>().is_ok()).collect()
+}
+
+/// What the plugin has counted.
+fn counted(containerd: &Containerd<'_>, what: &str) -> u64 {
+    let text = fs::read_to_string(containerd.parked().join("counters")).unwrap_or_default();
+    let all: Value = serde_json::from_str(&text).unwrap_or_default();
+    all[what].as_u64().unwrap_or(0)
+}
