@@ -411,7 +411,7 @@ pub(super) struct Explain {
 #[derive(Debug, Args)]
 pub(super) struct Fix {
     /// The finding's id or the beginning of it, or the name of a network: every leak in it
-    #[arg(value_name = "FINDING|NETWORK")]
+    #[arg(value_name = "FINDING|NETWORK", add = From::new(complete::findings))]
     pub(super) what: String,
     /// Show what would be changed, and change nothing [default where there is no terminal]
     #[arg(long, conflicts_with = "yes")]
@@ -434,7 +434,7 @@ pub(super) struct Fix {
 #[derive(Debug, Args)]
 pub(super) struct Reported {
     /// A finding's id or the beginning of it, an IP, or NAMESPACE/NAME of a pod
-    #[arg(value_name = "FINDING|IP|POD")]
+    #[arg(value_name = "FINDING|IP|POD", add = From::new(complete::findings))]
     pub(super) what: String,
     /// One page that needs nothing else: no script, no request
     #[arg(long, group = "form")]

@@ -118,6 +118,9 @@ async fn envelope(client: &Client) -> Document {
         body: Body::Fix(Fix::default()),
         reservations: Vec::new(),
         refused: Vec::new(),
+        runs: Vec::new(),
+        blind: Vec::new(),
+        daemon: None,
     };
     let told = client.ask(&Ask::Findings { all: false, what: None }).await;
     told.unwrap_or_else(|_| empty())

@@ -19,6 +19,9 @@ fn document(body: Body, entries: Vec<IpamEntry>) -> Document {
         body,
         reservations: entries,
         refused: Vec::new(),
+        runs: Vec::new(),
+        blind: Vec::new(),
+        daemon: None,
     }
 }
 
