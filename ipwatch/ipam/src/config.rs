@@ -28,9 +28,9 @@ pub const SOCKET: &str = "/run/ipwatch/ipwatch.sock";
 /// Where parked reservations and counters are kept.
 pub const STATE_DIR: &str = "/var/lib/cni/ipwatch-ipam";
 
-/// IPAM plugins whose addresses are never given back for others: those of `static` are the configuration's, those of
-/// `dhcp` a server's.
-const NEVER_RETRIED: [&str; 2] = ["static", "dhcp"];
+/// The IPAM plugin whose addresses may be given back for others. whereabouts takes a pod's name and hands out the lowest
+/// address again, those of `static` are the configuration's, those of `dhcp` a server's.
+const RETRIED: &str = "host-local";
 
 /// What an ADD does when all that is left is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,24 @@ pub fn version_of(bytes: &[u8]) -> String {
 }
 
 impl Config {
+    /// That of a call without one.
+    #[must_use]
+    pub(crate) fn none(version: &str) -> Self {
+        Self {
+            version: version.to_owned(),
+            name: String::new(),
+            kind: String::new(),
+            socket: PathBuf::from(SOCKET),
+            state_dir: PathBuf::from(STATE_DIR),
+            patience: PATIENCE,
+            gate_max: Duration::from_secs(600),
+            when_all_held: WhenAllHeld::Allow,
+            doubts: Vec::new(),
+            delegate: Map::new(),
+            whole: Map::new(),
+        }
+    }
+
     /// Reads one.
     ///
     /// # Errors
@@ -99,17 +117,10 @@ impl Config {
             doubts.push(format!("ipam.{key} is not understood, its default counts: {value}"));
         };
         let mut config = Self {
-            version: text(&whole, "cniVersion").unwrap_or_default(),
             name: text(&whole, "name").unwrap_or_default(),
             kind,
-            socket: PathBuf::from(SOCKET),
-            state_dir: PathBuf::from(STATE_DIR),
-            patience: PATIENCE,
-            gate_max: Duration::from_secs(600),
-            when_all_held: WhenAllHeld::Allow,
-            doubts: Vec::new(),
             delegate,
-            whole: Map::new(),
+            ..Self::none(&text(&whole, "cniVersion").unwrap_or_default())
         };
         for (key, value) in ipam {
             match key.as_str() {
@@ -146,15 +157,18 @@ impl Config {
     }
 
     /// The same for a reservation of ours, with the addresses that it is to be of (the `ips` capability). What the
-    /// runtime asks for its container is left out.
+    /// runtime asks for its container is left out; `ipRanges` stay, for they may be all the ranges that there are.
     #[must_use]
     pub fn for_parked(&self, ips: &[IpAddr]) -> Value {
         let mut whole = self.with_delegate();
-        for key in ["args", "prevResult", "runtimeConfig"] {
+        let ranges = whole.get("runtimeConfig").and_then(|config| config.get("ipRanges")).cloned();
+        for key in ["args", "prevResult"] {
             whole.remove(key);
         }
         let ips: Vec<Value> = ips.iter().map(|ip| ip.to_string().into()).collect();
-        whole.insert("runtimeConfig".into(), serde_json::json!({ "ips": ips }));
+        let mut asked = Map::from_iter([("ips".to_owned(), Value::Array(ips))]);
+        asked.extend(ranges.map(|ranges| ("ipRanges".to_owned(), ranges)));
+        whole.insert("runtimeConfig".into(), Value::Object(asked));
         Value::Object(whole)
     }
 
@@ -180,8 +194,8 @@ impl Config {
         whole
     }
 
-    /// Whether what an ADD gets may be given back for something else: not what was asked for by its IP, nor where the
-    /// network's name cannot become a file's.
+    /// Whether what an ADD gets may be given back for something else: only what host-local chose, not what was asked for
+    /// by its IP, nor where the network's name cannot become a file's.
     #[must_use]
     pub fn may_retry(&self, environment: &Environment) -> bool {
         let is_there = |value: Option<&Value>| {
@@ -191,7 +205,7 @@ impl Config {
             || is_there(self.whole.get("runtimeConfig").and_then(|config| config.get("ips")))
             || is_there(self.whole.get("args").and_then(|args| args.get("cni")?.get("ips")));
         let is_known = VERSIONS.contains(&self.version.as_str());
-        !asked && is_known && !NEVER_RETRIED.contains(&self.kind.as_str()) && self.is_named()
+        !asked && is_known && self.kind == RETRIED && self.is_named()
     }
 
     /// Whether the network has a name that can be a file's: libcni's own rule for it (`utils.ValidateNetworkName`).
@@ -266,7 +280,7 @@ mod tests {
         assert!(config.may_retry(&plain));
         let asked = Environment { args: "IP=10.1.0.9".into(), ..plain.clone() };
         assert!(!config.may_retry(&asked));
-        for kind in ["static", "dhcp"] {
+        for kind in ["static", "dhcp", "whereabouts", "other"] {
             assert!(!read(json!({ "delegate": { "type": kind } })).unwrap().may_retry(&plain));
         }
         for more in [
@@ -303,11 +317,12 @@ mod tests {
     fn a_parked_reservation_asks_for_its_ips_alone() {
         let whole = json!({
             "name": "net", "ipam": { "delegate": delegate() }, "prevResult": {}, "args": { "cni": {} },
-            "runtimeConfig": { "portMappings": [] },
+            "runtimeConfig": { "portMappings": [], "ipRanges": [[{ "subnet": "10.1.0.0/24" }]] },
         });
         let config = Config::read(whole.to_string().as_bytes()).unwrap();
         let given = config.for_parked(&["10.1.0.9".parse().unwrap()]);
-        assert_eq!(given["runtimeConfig"], json!({ "ips": ["10.1.0.9"] }));
+        let asked = json!({ "ips": ["10.1.0.9"], "ipRanges": [[{ "subnet": "10.1.0.0/24" }]] });
+        assert_eq!(given["runtimeConfig"], asked);
         assert!(given.get("args").is_none() && given.get("prevResult").is_none());
     }
 }

@@ -19,6 +19,8 @@ use crate::time::Deadline;
 const ANSWER: usize = 1 << 20;
 /// How long it may take. A runtime's own patience is shorter (kubelet's is 2 to 4 minutes), this is for one without.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long one that was killed is waited for.
+const GONE: Duration = Duration::from_secs(1);
 
 /// What a delegate answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +63,11 @@ pub fn run(program: &Path, set: &[(&str, &OsStr)], input: &[u8]) -> Result<Answe
     run_within(program, set, input, PATIENCE)
 }
 
-fn run_within(
+/// The same, with a limit.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_within(
     program: &Path,
     set: &[(&str, &OsStr)],
     input: &[u8],
@@ -82,9 +88,17 @@ fn run_within(
         },
         Err(error) => {
             let _ = child.kill();
-            let _ = child.wait();
+            reap(&mut child, GONE);
             Err(failed(error.to_string()))
         }
+    }
+}
+
+/// Waits a moment for one that was killed. In an uninterruptible sleep it stays, and is not waited for.
+fn reap(child: &mut Child, limit: Duration) {
+    let deadline = Deadline::within(limit);
+    while matches!(child.try_wait(), Ok(None)) && deadline.left().is_some() {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -202,6 +216,18 @@ mod tests {
         // One that does not read at all.
         let deaf = script(dir.path(), "deaf", "exec 0<&-; echo '{}'");
         assert_eq!(run(&deaf, &[], &input).unwrap().stdout, b"{}\n");
+    }
+
+    #[test]
+    fn one_that_does_not_die_is_not_waited_for() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let began = crate::time::now();
+        reap(&mut child, Duration::from_millis(50));
+        assert!(crate::time::now() - began < Duration::from_secs(10));
+        assert_eq!(child.try_wait().unwrap(), None);
+        child.kill().unwrap();
+        reap(&mut child, Duration::from_secs(10));
+        assert!(child.try_wait().unwrap().is_some());
     }
 
     #[test]

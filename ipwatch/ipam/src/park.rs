@@ -11,13 +11,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::ask::{Address, Question, State as Holding, ask};
-use crate::cni::{Code, Failure, addresses};
+use crate::cni::{Code, Failure, addresses, error_of};
 use crate::config::WhenAllHeld;
 use crate::delegate::Answer;
 use crate::name::{IFNAME, Parked};
 use crate::parked::{self, list};
 use crate::plugin::Call;
-use crate::state::{Entry, Lock};
+use crate::state::{Entry, Lock, State};
 use crate::tally::Event;
 use crate::time::{self, Deadline};
 
@@ -40,34 +40,52 @@ struct Found {
 enum Outcome {
     /// It could not be parked, and is reserved as it was.
     Untouched,
+    /// The same, for as many are parked as may be.
+    Full,
     /// It was given back; the entry under which it is parked, if it could be.
     GivenBack(Option<Entry>),
 }
 
-/// ADD.
+/// ADD. What is parked waits until the runtime's own call is done.
 pub(crate) fn add(call: &Call) -> Result<Answer, Failure> {
+    let answer = hand_out(call);
     parked::tend(call);
-    let mut answer = call.run("ADD")?;
+    answer
+}
+
+fn hand_out(call: &Call) -> Result<Answer, Failure> {
+    let mut answer = call.add()?;
     if !call.config.may_retry(&call.environment) {
         return Ok(answer);
+    }
+    if is_exhausted(&answer) {
+        return with_room(call, answer, None);
     }
     for tries in 1..=TRIES {
         let ips = answer.is_ok().then(|| addresses(&answer.stdout)).flatten();
         let Some(ips) = ips else { return Ok(answer) };
         let Some(found) = who_has(call, &ips) else { return Ok(answer) };
+        // There may be more, and it is not known that all of them are held.
         if tries == TRIES {
-            return all_held(call, answer, &found.held);
+            return Ok(given(call, answer, &said(&found.held)));
         }
-        let entry = match park(call, &ips, &found) {
-            Outcome::Untouched => return all_held(call, answer, &found.held),
+        let parked = match park(call, &ips, &found) {
+            Outcome::Untouched => return Ok(given(call, answer, &said(&found.held))),
+            Outcome::Full => return all_held(call, answer, &found.held),
             Outcome::GivenBack(entry) => entry,
         };
-        answer = match call.run("ADD") {
-            Ok(next) if next.is_ok() => next,
-            failed => return none_left(call, failed, entry, &found.held),
-        };
+        answer = call.add()?;
+        if is_exhausted(&answer) {
+            return with_room(call, answer, parked.map(|entry| (entry, found.held)));
+        }
     }
     Ok(answer)
+}
+
+/// Whether a delegate says that its range has nothing left (host-local's `allocator.Get`).
+fn is_exhausted(answer: &Answer) -> bool {
+    let error = (!answer.is_ok()).then(|| error_of(&answer.stdout)).flatten();
+    error.is_some_and(|(_, msg)| msg.contains("no IP addresses available"))
 }
 
 /// Who has any of these addresses, if it is proven that somebody has one.
@@ -110,15 +128,18 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
         call.say(&format!("{} is held and cannot be parked: {why}", list(ips)));
         Outcome::Untouched
     };
-    let Some(_lock) = Lock::take(&config.state_dir, &config.name) else {
-        return cannot("its lock cannot be had");
+    let _lock = match Lock::take(&config.state_dir, &config.name) {
+        Ok(lock) => lock,
+        Err(error) => return cannot(&format!("its lock cannot be had: {error}")),
     };
     let mut state = match parked::load(call) {
         Ok(state) => state,
         Err(error) => return cannot(&error.to_string()),
     };
-    if state.parked.len() >= most(found.usable) {
-        return cannot("as many are parked as may be");
+    if drop_phantoms(&mut state, ips) >= most(found.usable) {
+        let _ = state.write(&config.state_dir, &config.name);
+        cannot("as many are parked as may be");
+        return Outcome::Full;
     }
     let Some(boot) = call.boot.clone() else { return cannot("the boot id cannot be read") };
     let cookie = found.held.iter().find_map(|one| one.netns.cookie).unwrap_or(0);
@@ -130,32 +151,50 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
         ips: ips.to_vec(),
         config: config.for_parked(ips),
         path: call.environment.path.clone(),
-        proven: time::now().as_secs(),
+        unanswered_since: None,
+        next_try: 0,
         who: said(&found.held),
     };
     state.parked.push(entry.clone());
     if let Err(error) = state.write(&config.state_dir, &config.name) {
         return cannot(&error.to_string());
     }
-    let kept = call.run("DEL").is_ok_and(|answer| answer.is_ok()) && reserve(call, &entry);
-    if kept {
+    let gave_back = call.run("DEL");
+    if gave_back.as_ref().is_ok_and(|answer| !answer.is_ok()) {
+        // The delegate refused, and has it as it was. What is not written here any more was never reserved.
+        state.parked.retain(|known| known.id != entry.id);
+        let _ = state.write(&config.state_dir, &config.name);
+        return cannot("the delegate does not give it back");
+    }
+    if gave_back.is_ok() && reserve(call, &entry) {
         call.count(Event::Parked);
         call.say(&format!("parked {}: {}", list(ips), entry.who));
         return Outcome::GivenBack(Some(entry));
     }
     call.count(Event::NotParked);
     // Whatever came of it: a DEL of what is not there succeeds. One that fails is repeated by a later call.
-    if parked::release(&entry).is_ok() {
+    if parked::release(&entry, parked::STEP).is_ok() {
         state.parked.retain(|known| known.id != entry.id);
         let _ = state.write(&config.state_dir, &config.name);
     }
     Outcome::GivenBack(None)
 }
 
+/// Drops the entries of these addresses, which the store has just handed to somebody else: they are not reserved by
+/// them, whoever took them away. How many are parked otherwise.
+fn drop_phantoms(state: &mut State, ips: &[IpAddr]) -> usize {
+    let is_phantom = |entry: &Entry| entry.ips.iter().any(|ip| ips.contains(ip));
+    // Of two families one may still be there.
+    state
+        .parked
+        .retain(|entry| !is_phantom(entry) || parked::release(entry, parked::STEP).is_err());
+    state.parked.iter().filter(|entry| !is_phantom(entry)).count()
+}
+
 /// ADD under a parked id. Whether it got exactly what it asked for.
 fn reserve(call: &Call, entry: &Entry) -> bool {
     let path = &call.environment.path;
-    let Ok(answer) = parked::run(&call.config.kind, path, "ADD", entry, &entry.ips) else {
+    let Ok(answer) = parked::run(&call.config.kind, path, "ADD", entry, parked::STEP) else {
         return false;
     };
     let got = answer.is_ok().then(|| addresses(&answer.stdout)).flatten();
@@ -173,54 +212,82 @@ fn most(usable: Option<u64>) -> usize {
     tenth.clamp(1, MOST)
 }
 
-/// Everything that was handed out is held, and the last result is still reserved.
+/// A held address is given, as it would be without this plugin.
+fn given(call: &Call, answer: Answer, who: &str) -> Answer {
+    call.count(Event::GaveHeld);
+    call.say(&format!("gave an address that is held: {who}"));
+    answer
+}
+
+/// No more may be parked, and the last result is still reserved.
 fn all_held(call: &Call, answer: Answer, held: &[Address]) -> Result<Answer, Failure> {
-    if let Some(failure) = refusal(call, held) {
+    if held.iter().any(|one| one.critical)
+        && let Some(failure) = refusal(call, &said(held))
+    {
         // The runtime runs DEL after a failed ADD. Not all do at once.
         let _ = call.run("DEL");
         return Err(failure);
     }
-    call.count(Event::GaveHeld);
-    call.say(&format!("gave an address that is held: {}", said(held)));
-    Ok(answer)
+    Ok(given(call, answer, &said(held)))
 }
 
-/// After an address was parked there is none left: it is given as it would be without this plugin.
-fn none_left(
+/// The range has nothing left, and something of it is parked. What nobody has any more is released for this ADD; else the
+/// oldest, which is given as it would be without this plugin. `mine`: what this ADD has just parked, and who has it.
+fn with_room(
     call: &Call,
-    failed: Result<Answer, Failure>,
-    entry: Option<Entry>,
-    held: &[Address],
+    failed: Answer,
+    mine: Option<(Entry, Vec<Address>)>,
 ) -> Result<Answer, Failure> {
-    let Some(entry) = entry else { return failed };
-    if let Some(failure) = refusal(call, held) {
+    let config = &call.config;
+    let (mine, held) = mine.unzip();
+    let lock = Lock::take(&config.state_dir, &config.name);
+    let known = lock.as_ref().ok().and_then(|_| parked::load(call).ok());
+    let may_write = known.is_some();
+    // Its id is this call's alone: without the lock it is known as well.
+    let mut state = known.unwrap_or_else(|| State { parked: Vec::from_iter(mine) });
+    let verdicts = parked::judge_for(call, &mut state);
+    let now = time::now().as_secs();
+    let order = |at: &usize| {
+        let is_over = verdicts.get(*at).is_some_and(|verdict| verdict.is_over());
+        let waits = state.parked.get(*at).is_some_and(|entry| entry.next_try > now);
+        (!is_over, waits, *at)
+    };
+    let Some(at) = (0..state.parked.len()).min_by_key(order) else { return Ok(failed) };
+    let is_over = verdicts.get(at).is_some_and(|verdict| verdict.is_over());
+    let critical = verdicts.iter().any(|verdict| verdict.critical)
+        || held.as_ref().is_some_and(|held| held.iter().any(|one| one.critical));
+    let who = held.map_or_else(|| parked::said(&state), |held| said(&held));
+    if !is_over
+        && critical
+        && let Some(failure) = refusal(call, &who)
+    {
         return Err(failure);
     }
-    let Some(lock) = Lock::take(&call.config.state_dir, &call.config.name) else { return failed };
-    if let Err(why) = parked::release(&entry) {
+    let Some(entry) = state.parked.get_mut(at) else { return Ok(failed) };
+    let released = parked::release(entry, parked::QUICK);
+    if let Err(why) = &released {
         call.say(&format!("{} cannot be released: {why}", entry.id));
-        return failed;
+        entry.next_try = now + parked::AGAIN;
+    } else {
+        state.parked.remove(at);
+        call.count(Event::Released);
     }
-    if let Ok(mut state) = parked::load(call) {
-        state.parked.retain(|known| known.id != entry.id);
-        let _ = state.write(&call.config.state_dir, &call.config.name);
+    if may_write {
+        let _ = state.write(&config.state_dir, &config.name);
     }
     drop(lock);
-    let answer = call.run("ADD")?;
-    if answer.is_ok() {
-        call.count(Event::GaveHeld);
-        call.say(&format!("no other address is left than one that is held: {}", said(held)));
+    if released.is_err() {
+        return Ok(failed);
     }
-    Ok(answer)
+    let answer = call.add()?;
+    Ok(if answer.is_ok() && !is_over { given(call, answer, &who) } else { answer })
 }
 
-/// The error of an ADD that is to fail rather than to share an address: only where that is firing and critical.
-fn refusal(call: &Call, held: &[Address]) -> Option<Failure> {
-    let fails =
-        call.config.when_all_held == WhenAllHeld::Fail && held.iter().any(|one| one.critical);
-    fails.then(|| {
+/// The error of an ADD that is to fail rather than to share an address.
+fn refusal(call: &Call, who: &str) -> Option<Failure> {
+    (call.config.when_all_held == WhenAllHeld::Fail).then(|| {
         call.count(Event::AllHeld);
-        Failure::new(Code::TryAgain, said(held))
+        Failure::new(Code::TryAgain, who)
     })
 }
 

@@ -4,15 +4,16 @@ use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
 
+use rustix::process::{Pid, getppid};
 use serde_json::Value;
 
 use crate::ask::Question;
 use crate::cni::{self, Code, Command, Environment, Failure};
 use crate::config::{self, Config};
 use crate::delegate::{self, Answer};
-use crate::state::State;
+use crate::state::{Lock, is_taken};
 use crate::tally::{self, Event};
-use crate::{gate, name, park};
+use crate::{gate, name, park, parked};
 
 /// A call of the plugin.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Call {
     pub config: Config,
     /// The part of the boot id that parked reservations are called by.
     pub boot: Option<String>,
+    /// Who called, as it was when this process began.
+    pub(crate) parent: Option<Pid>,
     /// The environment is set for the delegate: in tests, where it is not this process's own.
     pub(crate) set: bool,
 }
@@ -30,12 +33,19 @@ pub struct Call {
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
+    let parent = getppid();
     let input = match read_input() {
         Ok(input) => input,
-        Err(failure) => return answer(Err(failure), ""),
+        Err(failure) => return answer(Err(failure), "").0,
     };
     let version = config::version_of(&input);
-    answer(serve(&input), &version)
+    let call = match read(&input, parent) {
+        Ok(call) => call,
+        Err(failure) => return answer(Err(failure), &version).0,
+    };
+    let (code, is_heard) = answer(call.serve(), &version);
+    call.take_back_unless(is_heard);
+    code
 }
 
 fn read_input() -> Result<Vec<u8>, Failure> {
@@ -52,32 +62,32 @@ fn read_input() -> Result<Vec<u8>, Failure> {
     Ok(input)
 }
 
-fn answer(answer: Result<Answer, Failure>, version: &str) -> ExitCode {
+/// Answers. Whether somebody took it.
+fn answer(answer: Result<Answer, Failure>, version: &str) -> (ExitCode, bool) {
     let (code, text) = match answer {
         Ok(Answer { code, stdout }) => (code, stdout),
         Err(failure) => (1, failure.json(version)),
     };
     let mut out = io::stdout().lock();
-    // A runtime that does not listen any more cannot be told.
     match out.write_all(&text).and_then(|()| out.flush()) {
-        Ok(()) => ExitCode::from(code),
-        Err(_) => ExitCode::FAILURE,
+        Ok(()) => (ExitCode::from(code), true),
+        Err(_) => (ExitCode::FAILURE, false),
     }
 }
 
-fn serve(input: &[u8]) -> Result<Answer, Failure> {
+fn read(input: &[u8], parent: Option<Pid>) -> Result<Call, Failure> {
     let environment = Environment::read(|name| std::env::var_os(name))?;
-    if environment.command == Command::Version {
-        let stdout = cni::version_answer(&config::version_of(input));
-        return Ok(Answer { code: 0, stdout });
-    }
-    let config = Config::read(input)?;
+    let config = match environment.command {
+        // libcni gives none.
+        Command::Version => Config::none(&config::version_of(input)),
+        _ => Config::read(input)?,
+    };
     let boot = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok().and_then(|file| {
         let mut text = String::new();
         file.take(64).read_to_string(&mut text).ok()?;
         name::boot_of(&text)
     });
-    Call { environment, config, boot, set: false }.serve()
+    Ok(Call { environment, config, boot, parent, set: false })
 }
 
 impl Call {
@@ -94,16 +104,52 @@ impl Call {
             Command::Del => gate::del(self),
             Command::Gc => self.gc(),
             Command::Status => self.status(),
-            Command::Check | Command::Version => self.run(self.environment.command.as_str()),
+            Command::Check => self.run("CHECK"),
+            Command::Version => {
+                let stdout = cni::version_answer(&self.config.version);
+                Ok(Answer { code: 0, stdout })
+            }
         }
     }
 
-    /// What is parked is valid, whatever the runtime knows.
+    /// ADD of the delegate, unless whoever called has ended: the runtime's DEL may have been run by then, and nobody
+    /// would give back what this reserves. What was reserved meanwhile [`main`] gives back.
+    pub(crate) fn add(&self) -> Result<Answer, Failure> {
+        let orphan = || Err(Failure::new(Code::TryAgain, "the plugin that called has ended"));
+        if self.is_orphan() {
+            return orphan();
+        }
+        let answer = self.run("ADD");
+        if self.is_orphan() { orphan() } else { answer }
+    }
+
+    /// Whether the main plugin that called has ended: a runtime whose deadline passed kills it alone.
+    fn is_orphan(&self) -> bool {
+        self.parent.is_some() && getppid() != self.parent
+    }
+
+    /// Gives back what an ADD reserved whose result nobody got. A main plugin waits for the end of this process: while
+    /// it is there it has the result, and the runtime's DEL comes after its end.
+    fn take_back_unless(&self, is_heard: bool) {
+        if self.environment.command == Command::Add && (!is_heard || self.is_orphan()) {
+            self.say("nobody took the result of this ADD: it is given back");
+            let _ = self.run("DEL");
+        }
+    }
+
+    /// What is parked is valid, whatever the runtime knows. Nothing is parked meanwhile.
     fn gc(&self) -> Result<Answer, Failure> {
-        let Config { name, state_dir, .. } = &self.config;
-        let state = self.config.is_named().then(|| State::read(state_dir, name)).flatten();
-        let parked = state.unwrap_or_default().parked;
-        let parked = parked.iter().map(|entry| (entry.id.as_str(), entry.ifname.as_str()));
+        if !self.config.is_named() {
+            return self.run("GC");
+        }
+        let lock = Lock::take(&self.config.state_dir, &self.config.name);
+        if lock.as_ref().is_err_and(is_taken) {
+            return Err(Failure::new(Code::TryAgain, "another call of ipwatch-ipam is at work"));
+        }
+        let parked = parked::known(self).map_err(|error| {
+            Failure::new(Code::Io, format!("what ipwatch-ipam has parked is unknown: {error}"))
+        })?;
+        let parked = parked.parked.iter().map(|entry| (entry.id.as_str(), entry.ifname.as_str()));
         self.run_with("GC", &self.config.for_gc(parked))
     }
 

@@ -34,8 +34,12 @@ pub struct Entry {
     pub config: Value,
     /// `CNI_PATH`.
     pub path: Vec<PathBuf>,
-    /// When the daemon last said that it is held, in seconds since the boot.
-    pub proven: u64,
+    /// Since when the daemon has not said whether it is held, in seconds since the boot. An answer clears it.
+    #[serde(default)]
+    pub unanswered_since: Option<u64>,
+    /// Before this moment, in seconds since the boot, its release is not tried again.
+    #[serde(default)]
+    pub next_try: u64,
     /// Who has it, in words.
     #[serde(default)]
     pub who: String,
@@ -96,50 +100,52 @@ pub struct Lock {
 
 impl Lock {
     /// Takes it if nobody has it.
-    #[must_use]
-    pub fn try_take(dir: &Path, name: &str) -> Option<Self> {
-        Self::attempt(dir, name).ok().flatten()
-    }
-
-    /// `None`: somebody has it.
-    fn attempt(dir: &Path, name: &str) -> io::Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`]: somebody has it. Anything else stays so, and is not worth waiting for.
+    pub fn try_take(dir: &Path, name: &str) -> io::Result<Self> {
         make(dir)?;
+        let path = dir.join(format!("{name}.lock"));
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
         options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        let file = options.open(dir.join(format!("{name}.lock")))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Self { _file: file })),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let file = options.open(path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { _file: file })
     }
 
-    /// Takes it, and waits for it while whoever has it may be at work.
-    #[must_use]
-    pub fn take(dir: &Path, name: &str) -> Option<Self> {
+    /// Takes it, and waits for a moment while somebody has it.
+    ///
+    /// # Errors
+    /// As [`Lock::try_take`].
+    pub fn take(dir: &Path, name: &str) -> io::Result<Self> {
         Self::take_within(dir, name, PATIENCE)
     }
 
     /// The same with less patience, for what may be left to another call.
-    #[must_use]
-    pub fn take_soon(dir: &Path, name: &str) -> Option<Self> {
+    ///
+    /// # Errors
+    /// As [`Lock::try_take`].
+    pub fn take_soon(dir: &Path, name: &str) -> io::Result<Self> {
         Self::take_within(dir, name, PATIENCE / 100)
     }
 
-    fn take_within(dir: &Path, name: &str, patience: Duration) -> Option<Self> {
+    fn take_within(dir: &Path, name: &str, patience: Duration) -> io::Result<Self> {
         let deadline = Deadline::within(patience);
         loop {
-            match Self::attempt(dir, name) {
-                Ok(Some(lock)) => return Some(lock),
-                Ok(None) => {}
-                // It cannot be had at all.
-                Err(_) => return None,
+            match Self::try_take(dir, name) {
+                Err(error) if is_taken(&error) && deadline.left().is_some() => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                taken => return taken,
             }
-            deadline.left()?;
-            std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Whether somebody else has the lock, which passes.
+pub(crate) fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// A file up to so many bytes. `None`: it is not there.
@@ -196,7 +202,8 @@ mod tests {
             ips: vec!["10.1.0.2".parse().unwrap()],
             config: serde_json::json!({ "name": "net" }),
             path: vec!["/opt/cni/bin".into()],
-            proven: 7,
+            unanswered_since: Some(7),
+            next_try: 0,
             who: String::new(),
         }
     }
@@ -232,9 +239,19 @@ mod tests {
     fn one_has_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let lock = Lock::try_take(dir.path(), "net").unwrap();
-        assert!(Lock::try_take(dir.path(), "net").is_none());
-        assert!(Lock::try_take(dir.path(), "other").is_some());
+        assert!(is_taken(&Lock::try_take(dir.path(), "net").unwrap_err()));
+        Lock::try_take(dir.path(), "other").unwrap();
         drop(lock);
-        assert!(Lock::take(dir.path(), "net").is_some());
+        Lock::take(dir.path(), "net").unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_never_can_be_had_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("net.lock")).unwrap();
+        let began = crate::time::now();
+        let error = Lock::take(dir.path(), "net").unwrap_err();
+        assert!(!is_taken(&error), "{error}");
+        assert!(crate::time::now() - began < PATIENCE);
     }
 }

@@ -51,7 +51,7 @@ impl Event {
 
 /// Counts.
 pub fn count(state_dir: &Path, event: Event) {
-    let Some(_lock) = Lock::take_soon(state_dir, "counters") else { return };
+    let Ok(_lock) = Lock::take_soon(state_dir, "counters") else { return };
     let mut all = read(state_dir);
     let number = all.entry(event.name()).or_insert(0);
     *number = number.saturating_add(1);

@@ -177,7 +177,7 @@ impl Network {
         let config = Config::read(self.config().to_string().as_bytes()).unwrap();
         let environment =
             Environment { path: self.path.clone(), ..environment(command, container) };
-        Call { environment, config, boot: Some(BOOT.into()), set: true }
+        Call { environment, config, boot: Some(BOOT.into()), parent: None, set: true }
     }
 
     pub(crate) fn run(&self, command: &str, container: &str) -> Result<Answer, Failure> {

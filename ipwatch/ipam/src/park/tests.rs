@@ -174,10 +174,8 @@ fn nothing_is_parked_for_ever() {
     fs::remove_file(net.daemon.socket()).unwrap();
     net.add("c2");
     assert_eq!(net.parked(), ["10.88.7.2"]);
-    let mut state = State::read(&net.state_dir(), "net").unwrap();
-    state.parked[0].proven = 0;
-    state.write(&net.state_dir(), "net").unwrap();
-    let old = crate::time::now().as_secs() > crate::parked::UNPROVEN;
+    set_unanswered(&net, Some(1));
+    let old = crate::time::now().as_secs() > crate::parked::UNPROVEN + 1;
     net.add("c3");
     assert_eq!(net.parked().is_empty(), old);
     // After a boot nobody has it.
@@ -226,10 +224,23 @@ fn killed_at_any_step_it_loses_nothing() {
 
 /// Runs the plugin in a process of its own. Whether it was killed.
 fn killed(net: &Network, command: &str, container: &str) -> bool {
-    use std::io::Write as _;
     use std::os::unix::process::ExitStatusExt as _;
+    let mut plugin = program(net, command, container, &[]);
+    plugin.stdout(std::process::Stdio::null());
+    started(&mut plugin, net).wait().unwrap().signal() == Some(9)
+}
+
+/// The plugin as a process of its own, with whatever is to run it.
+fn program(
+    net: &Network,
+    command: &str,
+    container: &str,
+    before: &[&str],
+) -> std::process::Command {
     let this = std::env::current_exe().unwrap();
-    let mut plugin = std::process::Command::new(this);
+    let mut words = before.iter().map(std::ffi::OsString::from).chain([this.into()]);
+    let mut plugin = std::process::Command::new(words.next().unwrap());
+    plugin.args(words);
     plugin.args(["--exact", "plugin::tests::as_a_program", "--nocapture", "--test-threads=1"]);
     plugin.env("IPWATCH_IPAM_PROGRAM", "1").env("CNI_COMMAND", command);
     plugin
@@ -237,8 +248,253 @@ fn killed(net: &Network, command: &str, container: &str) -> bool {
         .env("CNI_IFNAME", "eth0")
         .env("CNI_NETNS", "/run/netns/nobodys");
     plugin.env("CNI_PATH", &net.path[0]);
-    plugin.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    plugin.stdin(std::process::Stdio::piped());
+    plugin
+}
+
+fn started(plugin: &mut std::process::Command, net: &Network) -> std::process::Child {
+    use std::io::Write as _;
     let mut child = plugin.spawn().unwrap();
     child.stdin.take().unwrap().write_all(net.config().to_string().as_bytes()).unwrap();
-    child.wait().unwrap().signal() == Some(9)
+    child
+}
+
+/// A runtime whose deadline has passed kills the main plugin, runs DEL, and never hears of what this one goes on with.
+#[test]
+fn whoever_called_is_killed_and_nothing_stays_reserved_for_it() {
+    use std::io::Read as _;
+    // 1: ADD, 2: DEL, 3: ADD of the parked one, 4: ADD.
+    for n in 1..=4 {
+        let Some(mut net) = Network::new(&[NET]) else { return };
+        let counter = net.dir.path().join("n");
+        let kill = format!(
+            "n=$(cat {0} 2>/dev/null || echo 0); n=$((n+1)); echo $n >{0}\n\
+             [ $n != {n} ] || kill -9 $(cut -d' ' -f4 /proc/$PPID/stat)",
+            counter.display()
+        );
+        watched(&mut net, &kill);
+        net.daemon.holds(&["10.88.7.2"]);
+        let mut plugin = program(&net, "ADD", "c1", &["sh", "-c", "\"$@\"; exit 1", "sh"]);
+        plugin.stdout(std::process::Stdio::piped());
+        let mut parent = started(&mut plugin, &net);
+        // The plugin has it as well: its end is this one's.
+        let _ = parent.stdout.take().unwrap().read_to_end(&mut Vec::new());
+        assert!(!parent.wait().unwrap().success());
+        let stored = net.stored();
+        assert!(!stored.values().any(|of| of.starts_with("c1")), "run {n}: {stored:?}");
+        assert_eq!(net.parked().len(), usize::from(n > 1), "run {n}");
+    }
+}
+
+#[test]
+fn a_result_that_nobody_takes_is_given_back() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    let (began, go) = (net.dir.path().join("began"), net.dir.path().join("go"));
+    let wait = format!(
+        "echo >{}; n=0; until [ -e {} ] || [ $n -gt 600 ]; do sleep 0.05; n=$((n+1)); done",
+        began.display(),
+        go.display()
+    );
+    let log = watched(&mut net, &wait);
+    let mut plugin = program(&net, "ADD", "c1", &[]);
+    plugin.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut plugin = started(&mut plugin, &net);
+    let deadline = crate::time::Deadline::within(std::time::Duration::from_secs(30));
+    while !began.exists() && deadline.left().is_some() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    drop(plugin.stdout.take());
+    fs::write(&go, "").unwrap();
+    plugin.wait().unwrap();
+    assert_eq!(fs::read_to_string(&log).unwrap(), "ADD c1\nDEL c1\n");
+    assert_eq!(net.stored().len(), 0, "{:?}", net.stored());
+}
+
+fn set_unanswered(net: &Network, since: Option<u64>) {
+    let mut state = State::read(&net.state_dir(), "net").unwrap();
+    state.parked.iter_mut().for_each(|entry| entry.unanswered_since = since);
+    state.write(&net.state_dir(), "net").unwrap();
+}
+
+#[test]
+fn one_lost_answer_releases_nothing() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    let since = || State::read(&net.state_dir(), "net").unwrap().parked[0].unanswered_since;
+    assert_eq!(since(), None);
+    net.daemon.replies("HTTP/1.1 503 Busy\r\n\r\n");
+    net.del("c1");
+    assert_eq!(net.parked(), ["10.88.7.2"]);
+    let first = since();
+    assert!(first.is_some());
+    net.del("c1");
+    assert_eq!(since(), first, "it counts from the first one");
+    // An answer clears it, however long ago the last question was.
+    set_unanswered(&net, Some(0));
+    net.daemon.holds(&["10.88.7.2"]);
+    net.del("c1");
+    assert_eq!((since(), net.parked().len()), (None, 1));
+}
+
+#[test]
+fn the_last_that_is_parked_is_given_where_nothing_else_is_left() {
+    // Room for two.
+    let Some(mut net) = Network::new(&["10.88.7.0/30"]) else { return };
+    net.ranges = serde_json::json!([[{ "subnet": "10.88.7.0/29", "rangeStart": "10.88.7.2", "rangeEnd": "10.88.7.3" }]]);
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.3"]);
+    assert_eq!(net.parked(), ["10.88.7.2"]);
+    net.more = serde_json::json!({ "whenAllHeld": "fail" });
+    let failure = net.run("ADD", "c2").unwrap_err();
+    assert_eq!(failure.code, Code::TryAgain);
+    assert!(failure.msg.contains("10.88.7.2 is still held by pid 4903 (cat)"), "{failure}");
+    assert_eq!(net.parked(), ["10.88.7.2"]);
+    net.more = serde_json::json!({});
+    assert_eq!(net.add("c3"), ["10.88.7.2"]);
+    assert_eq!((net.parked().len(), net.counted("gave-held")), (0, 1));
+    assert_eq!(State::read(&net.state_dir(), "net"), Some(State::default()));
+    // One that nobody has any more is no held one.
+    net.del("c3");
+    net.del("c1");
+    assert_eq!(net.add("c4"), ["10.88.7.3"]);
+    assert_eq!(net.run("ADD", "c5").map(|answer| answer.code), Ok(0));
+    net.del("c4");
+    assert_eq!(net.parked(), [] as [&str; 0]);
+}
+
+#[test]
+fn what_became_free_is_given_at_once_where_nothing_else_is_left() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    net.ranges = serde_json::json!([[{ "subnet": "10.88.7.0/29", "rangeStart": "10.88.7.2", "rangeEnd": "10.88.7.3" }]]);
+    net.more = serde_json::json!({ "whenAllHeld": "fail" });
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.3"]);
+    net.daemon.holds(&[]);
+    assert_eq!(net.add("c2"), ["10.88.7.2"]);
+    assert_eq!((net.counted("gave-held"), net.counted("released")), (0, 1));
+}
+
+#[test]
+fn a_third_held_one_is_given_whatever_happens_when_all_are() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    net.more = serde_json::json!({ "whenAllHeld": "fail" });
+    net.daemon.holds(&["10.88.7.2", "10.88.7.3", "10.88.7.4"]);
+    assert_eq!(net.add("c1"), ["10.88.7.4"]);
+    assert_eq!(net.counted("gave-held"), 1);
+}
+
+#[test]
+fn a_phantom_makes_room_for_what_is_there() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    // Room for one, and a cleaner of leaks took it.
+    let id = State::read(&net.state_dir(), "net").unwrap().parked[0].id.clone();
+    net.daemon.answers(|target| {
+        let is_it = target.contains("ips=10.88.7.2&") || target.ends_with("ips=10.88.7.2");
+        let state = if is_it { "held" } else { "free" };
+        format!(
+            r#"{{"schema":"ipwatch/v1","held":{{"usable":9,
+            "addresses":[{{"ip":"10.88.7.2","state":"{state}"}}],
+            "parked":[{{"ip":"10.88.7.2","state":"held"}}]}}}}"#
+        )
+    });
+    fs::remove_file(net.dir.path().join("ipam/net/10.88.7.2")).unwrap();
+    fs::write(net.dir.path().join("ipam/net/last_reserved_ip.0"), "10.88.7.1").unwrap();
+    assert_eq!(net.add("c2"), ["10.88.7.4"]);
+    assert_eq!(net.parked(), ["10.88.7.2"]);
+    let parked = State::read(&net.state_dir(), "net").unwrap().parked;
+    assert_eq!(parked.len(), 1);
+    assert_ne!(parked[0].id, id);
+}
+
+/// A delegate that writes down each call and, in some, does something else than host-local.
+fn watched(net: &mut Network, body: &str) -> std::path::PathBuf {
+    let bin = net.dir.path().join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    let log = bin.join("log");
+    let body = format!(
+        "echo $CNI_COMMAND $CNI_CONTAINERID >>{}\n{body}\nexec /usr/lib/cni/host-local",
+        log.display()
+    );
+    script(&bin, "host-local", &body);
+    net.path = vec![bin];
+    log
+}
+
+#[test]
+fn the_call_itself_comes_first_and_one_is_released_after_it() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2", "10.88.7.3"]);
+    assert_eq!(net.add("c1"), ["10.88.7.4"]);
+    net.daemon.holds(&[]);
+    let log = watched(&mut net, "");
+    net.add("c2");
+    assert_eq!(net.parked(), ["10.88.7.3"], "one of two");
+    assert!(fs::read_to_string(&log).unwrap().starts_with("ADD c2\n"));
+    net.del("c2");
+    assert_eq!(net.parked(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_release_that_hangs_is_not_waited_for_and_not_repeated_at_once() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    let hangs = "case $CNI_COMMAND$CNI_CONTAINERID in DELipwatch-parked-*) exec sleep 600;; esac";
+    let log = watched(&mut net, hangs);
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.3"]);
+    net.daemon.holds(&[]);
+    let began = crate::time::now();
+    net.del("c1");
+    assert!(crate::time::now() - began < std::time::Duration::from_secs(60));
+    net.add("c2");
+    let log = fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("DEL ipwatch-parked-").count(), 1, "{log}");
+    assert_eq!(net.parked(), ["10.88.7.2"], "a later call releases it");
+}
+
+#[test]
+fn where_the_delegate_gives_nothing_back_it_is_given_as_it_was() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    watched(
+        &mut net,
+        "case $CNI_COMMAND in DEL) echo '{\"code\":999,\"msg\":\"no\"}'; exit 1;; esac",
+    );
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.2"]);
+    assert_eq!(State::read(&net.state_dir(), "net"), Some(State::default()));
+    assert_eq!((net.counted("not-parked"), net.counted("gave-held")), (1, 1));
+}
+
+#[test]
+fn a_range_of_the_runtime_is_the_range_of_what_is_parked() {
+    let Some(net) = Network::new(&[]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    let call = |command: &str| {
+        let mut call = net.call(command, "c1");
+        let mut config = net.config();
+        config["ipam"]["delegate"].as_object_mut().unwrap().remove("ranges");
+        config["runtimeConfig"] = serde_json::json!({ "ipRanges": [[{ "subnet": NET }]] });
+        call.config = crate::config::Config::read(config.to_string().as_bytes()).unwrap();
+        call.serve().unwrap()
+    };
+    assert!(call("ADD").is_ok());
+    assert_eq!(net.parked(), ["10.88.7.2"]);
+    net.daemon.holds(&[]);
+    assert!(call("DEL").is_ok());
+    assert_eq!(net.stored().len(), 0, "{:?}", net.stored());
+}
+
+#[test]
+fn gc_waits_for_whoever_parks_and_knows_what_was_lost() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    fs::remove_file(net.state_dir().join("net.parked")).unwrap();
+    let lock = crate::state::Lock::try_take(&net.state_dir(), "net").unwrap();
+    assert_eq!(net.run("GC", "").unwrap_err().code, Code::TryAgain);
+    drop(lock);
+    let _ = net.run("GC", "");
+    assert_eq!(net.parked(), ["10.88.7.2"]);
 }

@@ -9,7 +9,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::state::Entry;
+use crate::state::{Entry, State};
 use crate::testing::{Network, environment, script};
 
 /// The program itself, for tests that kill it.
@@ -31,7 +31,7 @@ fn scripted(body: &str) -> (tempfile::TempDir, Call) {
     let mut environment = environment("STATUS", "");
     environment.path = vec![dir.path().to_owned()];
     let config = Config::read(config.to_string().as_bytes()).unwrap();
-    (dir, Call { environment, config, boot: None, set: true })
+    (dir, Call { environment, config, boot: None, parent: None, set: true })
 }
 
 #[test]
@@ -85,7 +85,8 @@ fn gc_tells_the_delegate_of_what_is_parked() {
         ips: Vec::new(),
         config: json!({}),
         path: Vec::new(),
-        proven: 0,
+        unanswered_since: None,
+        next_try: 0,
         who: String::new(),
     };
     State { parked: vec![entry] }.write(&call.config.state_dir, "net").unwrap();
