@@ -33,4 +33,12 @@ impl Calendar {
         let ns = i128::from(at.0) + i128::from(self.wall_offset);
         jiff::Timestamp::from_nanosecond(ns).map(|stamp| format!("{stamp:.3}")).unwrap_or_default()
     }
+
+    /// The moment of a date of this boot.
+    #[must_use]
+    pub fn moment(&self, date: &str) -> Option<BootNs> {
+        let stamp: jiff::Timestamp = date.parse().ok()?;
+        let ns = stamp.as_nanosecond().checked_sub(i128::from(self.wall_offset))?;
+        u64::try_from(ns).ok().map(BootNs)
+    }
 }

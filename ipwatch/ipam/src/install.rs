@@ -7,8 +7,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::config::OWN;
+use serde_json::Value;
+
+use crate::config::{Config, OWN};
 use crate::state::{make, read_small};
 use crate::wrap::{self, Standing};
 
@@ -18,7 +21,7 @@ pub const CONF_DIRS: [&str; 3] = [
     "/var/lib/rancher/k3s/agent/etc/cni/net.d",
     "/var/lib/rancher/rke2/agent/etc/cni/net.d",
 ];
-/// Where their plugins are.
+/// Where plugins may be, whether a runtime looks there or not.
 pub const BIN_DIRS: [&str; 6] = [
     "/opt/cni/bin",
     "/usr/lib/cni",
@@ -27,11 +30,32 @@ pub const BIN_DIRS: [&str; 6] = [
     "/var/lib/rancher/k3s/data/current/bin",
     "/var/lib/rancher/rke2/bin",
 ];
+/// Configurations of containerd and CRI-O, which say where they look for plugins.
+const RUNTIMES: [&str; 4] = [
+    "etc/containerd/config.toml",
+    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "etc/crio/crio.conf",
+];
+/// CRI-O's further files.
+const CRIO_PARTS: &str = "etc/crio/crio.conf.d";
+/// Where they look if they do not say it.
+const DEFAULT_BIN_DIR: &str = "/opt/cni/bin";
+/// The keys by which they say it: containerd up to 2.0, containerd, CRI-O.
+const BIN_KEYS: [&str; 3] = ["bin_dir", "bin_dirs", "plugin_dirs"];
+/// k3s' programs: each release has a directory of its own here, which goes with it. Only `cni` stays.
+const K3S_DATA: &str = "/var/lib/rancher/k3s/data";
+/// How long after it was taken out of the configurations the program stays: an ADD or a DEL that had read one of them.
+const LINGERS: Duration = Duration::from_secs(3600);
+/// Its modification time says when that was.
+const MARK: &str = "unwrapped";
 /// Where libcni keeps results, each with the configuration that it was made with.
 pub const CACHE_DIR: &str = "/var/lib/cni/results";
 
 /// Longest configuration.
 const LONGEST: usize = 256 * 1024;
+/// Longest file that is looked through for the program's name.
+const MOST_BYTES: u64 = 16 << 20;
 /// Files of a directory that are looked at.
 const MOST: usize = 4096;
 
@@ -85,13 +109,36 @@ impl Network {
             return self.is_wrapped();
         }
         let mut bytes = Vec::new();
-        let limit = LONGEST as u64;
+        let limit = MOST_BYTES + 1;
         let read = File::open(&self.path)
             .and_then(|file| io::Read::read_to_end(&mut io::Read::take(file, limit), &mut bytes));
         match read {
-            Ok(_) => String::from_utf8_lossy(&bytes).contains(OWN),
+            Ok(length) => {
+                length as u64 > MOST_BYTES || String::from_utf8_lossy(&bytes).contains(OWN)
+            }
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
+    }
+
+    /// Each configuration in it in which `ipwatch-ipam` stands.
+    #[must_use]
+    pub fn configs(&self) -> Vec<Config> {
+        let Ok((text, _)) = &self.read else { return Vec::new() };
+        let whole: Value = serde_json::from_str(text).unwrap_or_default();
+        let bodies = match whole.get("plugins").and_then(Value::as_array) {
+            Some(plugins) => plugins.clone(),
+            None => vec![whole.clone()],
+        };
+        let read = |mut body: Value| {
+            let own = body.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
+            (own == Some(OWN)).then_some(())?;
+            for key in ["name", "cniVersion"] {
+                let value = whole.get(key).cloned().unwrap_or_default();
+                body.as_object_mut()?.insert(key.to_owned(), value);
+            }
+            Config::read(body.to_string().as_bytes()).ok()
+        };
+        bodies.into_iter().filter_map(read).collect()
     }
 
     /// How each of its plugins stands.
@@ -110,15 +157,21 @@ impl Network {
     }
 }
 
-/// Replaces a configuration, if it still is what was read. A copy of what was there is kept in `backups`: under its own
-/// name while it is wrapped, and of one that was unwrapped as `NAME.wrapped`.
+/// What the copy of a configuration is called: by its whole path, for two directories may have files of one name.
+#[must_use]
+pub fn backup_name(path: &Path) -> String {
+    path.to_string_lossy().trim_start_matches('/').replace('/', "%")
+}
+
+/// Replaces a configuration, if it still is what was read. A copy of what was there is kept in `backups`: by its
+/// path while it is wrapped, and of one that was unwrapped as `NAME.wrapped`.
 ///
 /// # Errors
 /// It has changed since, or cannot be written.
 pub fn replace(network: &Network, new: &str, backups: &Path) -> io::Result<()> {
     let Ok((text, _)) = &network.read else { return Err(io::Error::other("it was not read")) };
     let path = &network.path;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = backup_name(path);
     let metadata = fs::symlink_metadata(path)?;
     if read_small(path, LONGEST)?.as_deref() != Some(text.as_bytes()) {
         return Err(io::Error::other("it has changed meanwhile: try again"));
@@ -153,9 +206,84 @@ pub fn diff(path: &Path, before: &str, after: &str) -> String {
     text
 }
 
-/// Directories of plugins that a delegate of these networks is in.
+/// Where the node's runtimes look for plugins: the directories of each, below `root`.
 #[must_use]
-pub fn homes(networks: &[Network], bin_dirs: &[PathBuf]) -> Vec<PathBuf> {
+pub fn runtime_dirs(root: &Path) -> Vec<Vec<PathBuf>> {
+    let parts = fs::read_dir(root.join(CRIO_PARTS)).into_iter().flatten().take(MOST).flatten();
+    let parts = parts.map(|entry| entry.path());
+    let files = RUNTIMES.iter().map(|file| root.join(file)).chain(parts);
+    let mut all: Vec<Vec<PathBuf>> = files
+        .filter_map(|file| {
+            // An administrator's link is followed: it is only read.
+            let file = fs::canonicalize(file).ok()?;
+            let bytes = read_small(&file, LONGEST).ok()??;
+            let dirs = dirs_in(&String::from_utf8_lossy(&bytes));
+            Some(if dirs.is_empty() { vec![PathBuf::from(DEFAULT_BIN_DIR)] } else { dirs })
+        })
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The directories that a runtime's configuration names. Not by TOML's grammar: a key of this name has no other meaning,
+/// and what is not understood names none.
+fn dirs_in(text: &str) -> Vec<PathBuf> {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let mut dirs = Vec::new();
+    while let Some(line) = lines.next() {
+        let Some((_, value)) =
+            line.split_once('=').filter(|(key, _)| BIN_KEYS.contains(&key.trim()))
+        else {
+            continue;
+        };
+        let mut value = value.trim().to_owned();
+        while value.starts_with('[') && !value.contains(']') {
+            let Some(more) = lines.next() else { break };
+            value.push_str(more);
+        }
+        let quoted = value.split(['"', '\'']).skip(1).step_by(2);
+        dirs.extend(quoted.filter(|dir| dir.starts_with('/')).map(PathBuf::from));
+    }
+    dirs
+}
+
+/// The directories for the program: of those in which each runtime looks, those that a delegate of these networks is in.
+///
+/// # Errors
+/// A runtime would not find it there, or not for long.
+pub fn homes(networks: &[Network], looked: &[Vec<PathBuf>]) -> Result<Vec<PathBuf>, String> {
+    if looked.is_empty() {
+        return Err("no configuration of containerd or CRI-O says where plugins are looked for: name the directory with \
+                    --bin-dir"
+            .to_owned());
+    }
+    let mut all = Vec::new();
+    for dirs in looked {
+        let found = with_delegate(networks, dirs);
+        let passing = |dir: &&PathBuf| dir.starts_with(K3S_DATA) && !dir.ends_with("cni");
+        if let Some(dir) = found.iter().find(passing) {
+            return Err(format!(
+                "{} goes with an upgrade of k3s, and pods would not start then: only a k3s that has {K3S_DATA}/cni can \
+                 be prepared",
+                dir.display()
+            ));
+        }
+        if found.is_empty() {
+            let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+            return Err(format!(
+                "a runtime looks for plugins in {}, and the IPAM plugin is not there: name its directory with --bin-dir",
+                dirs.join(" and ")
+            ));
+        }
+        all.extend(found);
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+fn with_delegate(networks: &[Network], bin_dirs: &[PathBuf]) -> Vec<PathBuf> {
     let kinds: Vec<&String> = networks
         .iter()
         .flat_map(Network::standings)
@@ -183,17 +311,70 @@ pub fn put_program(program: &Path, dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A result in the runtime's cache that was made through `ipwatch-ipam`: its DEL needs the program.
-#[must_use]
-pub fn needed_by(cache: &Path) -> Option<PathBuf> {
-    let entries = fs::read_dir(cache).into_iter().flatten().flatten();
-    let names = |path: &PathBuf| {
-        let Ok(Some(bytes)) = read_small(path, 1 << 20) else { return false };
-        // The configuration is in there in base64 (libcni's `cachedInfo.Config`) or as it is.
-        let text = String::from_utf8_lossy(&bytes);
-        text.contains(OWN) || in_base64(&text)
+/// A result in the runtime's cache that was made through `ipwatch-ipam`, or may have been: its DEL may need the program.
+///
+/// # Errors
+/// The cache cannot be read.
+pub fn needed_by(cache: &Path) -> io::Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(cache) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
     };
-    entries.map(|entry| entry.path()).find(names)
+    for entry in entries {
+        let path = entry?.path();
+        let may_need = match read_small(&path, 1 << 20) {
+            // The configuration is in there in base64 (libcni's `cachedInfo.Config`) or as it is.
+            Ok(Some(bytes)) => {
+                let text = String::from_utf8_lossy(&bytes);
+                text.contains(OWN) || in_base64(&text)
+            }
+            // Its DEL has been.
+            Ok(None) => false,
+            Err(_) => true,
+        };
+        if may_need {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// Remembers that no configuration names the program any more, or (`anew`) that one did until now.
+///
+/// # Errors
+/// It cannot be written.
+pub fn mark_unwrapped(state_dir: &Path, anew: bool) -> io::Result<()> {
+    let mark = state_dir.join(MARK);
+    if !anew && fs::symlink_metadata(&mark).is_ok() {
+        return Ok(());
+    }
+    make(state_dir)?;
+    write(&mark, b"", 0o600, None)
+}
+
+/// Forgets it, for it is in a configuration again or the program is gone.
+pub fn unmark(state_dir: &Path) {
+    let _ = fs::remove_file(state_dir.join(MARK));
+}
+
+/// Why the program has to stay, though no configuration names it any more.
+#[must_use]
+pub fn why_needed(state_dir: &Path, cache: &Path) -> Option<String> {
+    let mark = fs::symlink_metadata(state_dir.join(MARK)).and_then(|mark| mark.modified());
+    let age = mark.ok().and_then(|at| at.elapsed().ok());
+    if age.is_none_or(|age| age < LINGERS) {
+        return Some(
+            "calls that have read a configuration before may be running for an hour".to_owned(),
+        );
+    }
+    match needed_by(cache) {
+        Ok(None) => None,
+        Ok(Some(entry)) => Some(format!(
+            "DEL of pods that were made through it may need it, such as {}",
+            entry.display()
+        )),
+        Err(error) => Some(format!("{} cannot be read: {error}", cache.display())),
+    }
 }
 
 /// Whether a text has the name within something in base64, at any of the three offsets that it can have.
@@ -249,7 +430,9 @@ mod tests {
         let shown = diff(&file, LIST, &new);
         assert_eq!(shown.lines().filter(|line| line.starts_with('+')).count(), 2, "{shown}");
         replace(&all[0], &new, &backups).unwrap();
-        assert_eq!(fs::read_to_string(backups.join("10-net.conflist")).unwrap(), LIST);
+        let copy = backups.join(backup_name(&file));
+        assert!(copy.to_str().unwrap().ends_with("%net.d%10-net.conflist"), "{copy:?}");
+        assert_eq!(fs::read_to_string(&copy).unwrap(), LIST);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
         let again = networks(&dirs);
         assert!(again[0].is_wrapped());
@@ -260,8 +443,8 @@ mod tests {
         let back = again[0].changed(false).unwrap().unwrap();
         replace(&again[0], &back, &backups).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), LIST);
-        assert!(!backups.join("10-net.conflist").exists(), "nothing says that it is to be wrapped");
-        assert!(backups.join("10-net.conflist.wrapped").exists());
+        assert!(!copy.exists(), "nothing says that it is to be wrapped");
+        assert!(copy.with_extension("conflist.wrapped").exists());
         assert!(!networks(&dirs).iter().any(Network::may_name_it));
         fs::write(&file, &new).unwrap();
         assert!(networks(&dirs)[1].may_name_it(), "by what the link leads to");
@@ -276,7 +459,12 @@ mod tests {
         fs::write(conf.join("10-net.conflist"), LIST).unwrap();
         fs::write(bin.join("host-local"), "").unwrap();
         let all = networks(std::slice::from_ref(&conf));
-        assert_eq!(homes(&all, &[other, bin.clone()]), std::slice::from_ref(&bin));
+        let found = homes(&all, &[vec![other.clone(), bin.clone()]]);
+        assert_eq!(found.as_deref(), Ok(std::slice::from_ref(&bin)));
+        // A second runtime looks elsewhere, and would not find it.
+        let error = homes(&all, &[vec![bin.clone()], vec![other.clone()]]).unwrap_err();
+        assert!(error.contains("--bin-dir"), "{error}");
+        assert!(homes(&all, &[]).unwrap_err().contains("--bin-dir"));
         let program = dir.path().join("program");
         fs::write(&program, "p").unwrap();
         assert!(put_program(&program, &bin).unwrap());
@@ -287,7 +475,9 @@ mod tests {
     #[test]
     fn a_cached_result_needs_it() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(needed_by(dir.path()), None);
+        assert_eq!(needed_by(dir.path()).unwrap(), None);
+        assert_eq!(needed_by(&dir.path().join("nowhere")).unwrap(), None);
+        assert!(needed_by(Path::new("/proc/self/comm")).is_err());
         // Three configurations in which the name stands at the three offsets.
         for (n, text) in [
             "eyJ0eXBlIjoiaXB3YXRjaC1pcGFtIn0=",
@@ -299,8 +489,67 @@ mod tests {
         {
             let file = dir.path().join(format!("net-{n}-eth0"));
             fs::write(&file, format!("{{\"config\":\"{text}\"}}")).unwrap();
-            assert_eq!(needed_by(dir.path()), Some(file.clone()), "{text}");
+            assert_eq!(needed_by(dir.path()).unwrap(), Some(file.clone()), "{text}");
             fs::remove_file(file).unwrap();
         }
+        // What cannot be read may be one.
+        fs::create_dir(dir.path().join("odd")).unwrap();
+        assert_eq!(needed_by(dir.path()).unwrap(), Some(dir.path().join("odd")));
+    }
+
+    #[test]
+    fn a_runtime_says_where_it_looks() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(runtime_dirs(root.path()), Vec::<Vec<PathBuf>>::new());
+        for (file, text) in [
+            (
+                "etc/containerd/config.toml",
+                "[cni]\n# bin_dir = \"/no\"\n  bin_dir = '/home/kubernetes/bin'\n",
+            ),
+            (
+                "etc/crio/crio.conf.d/10.conf",
+                "plugin_dirs = [\n\t\"/usr/libexec/cni\",\n\t\"/a\",\n]\n",
+            ),
+            ("etc/crio/crio.conf", "x = 1"),
+        ] {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let found = runtime_dirs(root.path());
+        let found: Vec<String> = found.iter().map(|dirs| format!("{dirs:?}")).collect();
+        assert_eq!(
+            found,
+            [r#"["/home/kubernetes/bin"]"#, r#"["/opt/cni/bin"]"#, r#"["/usr/libexec/cni", "/a"]"#]
+        );
+    }
+
+    #[test]
+    fn the_program_stays_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, cache) = (dir.path().join("state"), dir.path().join("cache"));
+        assert!(why_needed(&state, &cache).is_some(), "nobody knows since when");
+        mark_unwrapped(&state, true).unwrap();
+        assert!(why_needed(&state, &cache).is_some());
+        let before = std::time::SystemTime::UNIX_EPOCH;
+        File::options().write(true).open(state.join(MARK)).unwrap().set_modified(before).unwrap();
+        mark_unwrapped(&state, false).unwrap();
+        assert_eq!(why_needed(&state, &cache), None);
+        fs::create_dir(&cache).unwrap();
+        fs::write(cache.join("net-c1-eth0"), OWN).unwrap();
+        assert!(why_needed(&state, &cache).is_some());
+        mark_unwrapped(&state, true).unwrap();
+        assert!(why_needed(&state, &dir.path().join("nowhere")).is_some());
+    }
+
+    #[test]
+    fn a_wrapped_one_says_where_its_parked_ones_are() {
+        let text = r#"{"name":"net","cniVersion":"1.0.0","plugins":[{"type":"bridge","ipam":{"type":"ipwatch-ipam",
+            "stateDir":"/s","delegate":{"type":"host-local","dataDir":"/d"}}},{"type":"portmap"}]}"#;
+        let read = Ok((text.to_owned(), wrap::read(text).unwrap()));
+        let configs = Network { path: PathBuf::new(), read }.configs();
+        let [config] = configs.as_slice() else { panic!("{configs:?}") };
+        assert_eq!(config.state_dir, PathBuf::from("/s"));
+        assert_eq!(config.host_local_dir(), Some(PathBuf::from("/d/net")));
     }
 }

@@ -302,7 +302,8 @@ pub(crate) fn run(
     delegate::run_within(&program, &set, &config, within)
 }
 
-/// Releases what is parked of a network, for a person. Without `force` only what nobody has.
+/// Releases what is parked of a network, for a person. Without `force` only what nobody has. With `config`, and the
+/// directories of plugins, also what the delegate's store has of a lost state file.
 ///
 /// # Errors
 /// Another call is at work.
@@ -312,12 +313,18 @@ pub fn release_network(
     boot: Option<&str>,
     network: &str,
     force: bool,
+    config: Option<(&Config, &[PathBuf])>,
 ) -> Result<Vec<Released>, String> {
     let _lock = Lock::take(dir, network).map_err(|error| match is_taken(&error) {
         true => "a call of the plugin is at work: try again".to_owned(),
         false => format!("its lock cannot be had: {error}"),
     })?;
-    let before = State::read(dir, network).unwrap_or_default();
+    let before = match (State::read(dir, network), config) {
+        (Some(state), _) => state,
+        (None, Some((config, path))) => in_store(config, path)
+            .map_err(|error| format!("what is parked cannot be found: {error}"))?,
+        (None, None) => State::default(),
+    };
     let mut state = before.clone();
     let verdicts = if force {
         vec![Verdict { over: true, critical: false }; state.parked.len()]

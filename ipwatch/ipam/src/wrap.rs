@@ -12,6 +12,9 @@ use crate::config::OWN;
 
 /// IPAM plugins that can be wrapped: those whose stores ipwatch reads, and that give an address to a container id.
 const KNOWN: [&str; 2] = ["host-local", "whereabouts"];
+/// Main plugins that leave `ipam` to the IPAM plugin. Another one may read it: calico puts the node's CIDR in only where
+/// it finds `host-local` there.
+const MAINS: [&str; 6] = ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device"];
 /// How deep a configuration may be.
 const DEEPEST: usize = 64;
 
@@ -89,10 +92,10 @@ fn ipam(text: &str, kind: String, span: Range<usize>) -> Result<Plugin, String> 
     let members = Scan(text).members(span.start)?;
     let own = string(text, member(&members, "type")?).unwrap_or_default();
     if own != OWN {
-        let standing = match refused(&own) {
-            None => Standing::Plain(own),
-            Some(why) => Standing::Refused(why),
-        };
+        let why = refused(&own)
+            .or_else(|| refused_main(&kind))
+            .or_else(|| refused_subnet(text.get(span.clone()).unwrap_or_default()));
+        let standing = why.map_or(Standing::Plain(own), Standing::Refused);
         return Ok(plain(kind, standing, span));
     }
     let Some(delegate) = member(&members, "delegate")? else {
@@ -120,6 +123,36 @@ fn refused(kind: &str) -> Option<String> {
         _ => "ipwatch does not read its store",
     };
     Some(format!("ipam.type {kind}: {why}"))
+}
+
+/// Why an IPAM plugin cannot be wrapped below a main plugin.
+fn refused_main(kind: &str) -> Option<String> {
+    if MAINS.contains(&kind) {
+        return None;
+    }
+    let why = match kind {
+        "calico" => {
+            "Calico changes the configuration of its IPAM plugin, and only of one that it knows: the finding \
+             ip-released-but-held tells before the next pod has an IP that is held"
+        }
+        _ => "it may read the configuration of its IPAM plugin itself",
+    };
+    Some(format!("type {kind}: {why}"))
+}
+
+/// Why ranges cannot be those of an IPAM plugin as they are: somebody is to put the subnet in.
+fn refused_subnet(ipam: &str) -> Option<String> {
+    let ipam: Value = serde_json::from_str(ipam).ok()?;
+    let sets = ipam.get("ranges").and_then(Value::as_array).into_iter().flatten();
+    let ranges = sets.filter_map(Value::as_array).flatten().chain([&ipam]);
+    let is_cidr = |subnet: &Value| {
+        let parts = subnet.as_str().and_then(|subnet| subnet.split_once('/'));
+        parts.is_some_and(|(ip, length)| {
+            ip.parse::<std::net::IpAddr>().is_ok() && length.parse::<u8>().is_ok()
+        })
+    };
+    let odd = ranges.filter_map(|range| range.get("subnet")).find(|subnet| !is_cidr(subnet))?;
+    Some(format!("ipam.subnet {odd}: it is no CIDR, and is put in by whoever reads it"))
 }
 
 /// Main plugins that hand out addresses without an IPAM plugin of the configuration.
@@ -357,7 +390,7 @@ mod tests {
         let one = r#" {"name":"n","type":"macvlan","ipam":{"type":"whereabouts"},"n":1}"#;
         let wrapped = wrap(one).unwrap().unwrap();
         assert_eq!(unwrap(&wrapped).unwrap().as_deref(), Some(one));
-        let two = r#"{"name":"n","plugins":[{"type":"a","ipam":{"type":"host-local"}},{"type":"b","ipam":{"type":"host-local","b":1}}]}"#;
+        let two = r#"{"name":"n","plugins":[{"type":"ptp","ipam":{"type":"host-local"}},{"type":"vlan","ipam":{"type":"host-local","b":1}}]}"#;
         let wrapped = wrap(two).unwrap().unwrap();
         assert_eq!(wrapped.matches(OWN).count(), 2);
         assert_eq!(unwrap(&wrapped).unwrap().as_deref(), Some(two));
@@ -376,7 +409,7 @@ mod tests {
             assert!(error.contains(why), "{text}: {error}");
         }
         for kind in ["calico-ipam", "dhcp", "static", "unknown", ""] {
-            let text = format!(r#"{{"name":"n","type":"x","ipam":{{"type":"{kind}"}}}}"#);
+            let text = format!(r#"{{"name":"n","type":"bridge","ipam":{{"type":"{kind}"}}}}"#);
             assert_eq!(wrap(&text).unwrap(), None, "{kind}");
             let standing = &read(&text).unwrap().plugins[0].standing;
             assert!(matches!(standing, Standing::Refused(_)), "{kind}: {standing:?}");
@@ -385,6 +418,18 @@ mod tests {
             let text = format!(r#"{{"name":"n","plugins":[{{"type":"{kind}"}}]}}"#);
             let standing = &read(&text).unwrap().plugins[0].standing;
             assert!(matches!(standing, Standing::Refused(_)), "{kind}: {standing:?}");
+        }
+        for (kind, ipam) in [
+            ("calico", r#"{"type":"host-local","subnet":"usePodCidr"}"#),
+            ("calico", r#"{"type":"host-local","subnet":"10.1.0.0/24"}"#),
+            ("other", r#"{"type":"host-local","subnet":"10.1.0.0/24"}"#),
+            ("bridge", r#"{"type":"host-local","subnet":"usePodCidr"}"#),
+            ("bridge", r#"{"type":"host-local","ranges":[[{"subnet":"10.1.0.0"}]]}"#),
+        ] {
+            let text = format!(r#"{{"name":"n","plugins":[{{"type":"{kind}","ipam":{ipam}}}]}}"#);
+            assert_eq!(wrap(&text).unwrap(), None, "{kind} {ipam}");
+            let standing = &read(&text).unwrap().plugins[0].standing;
+            assert!(matches!(standing, Standing::Refused(_)), "{kind} {ipam}: {standing:?}");
         }
         let deep = format!(r#"{{"name":"n","x":{}1{}}}"#, "[".repeat(100), "]".repeat(100));
         assert!(wrap(&deep).is_err());

@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
+use ipwatch_ipam::config::Config;
 use ipwatch_ipam::install::{self, Network};
 use ipwatch_ipam::state::State;
 use ipwatch_ipam::wrap::Standing;
@@ -22,7 +23,10 @@ const PROGRAM: &str = "/usr/lib/ipwatch/ipwatch-ipam";
 /// Where everything is.
 struct Places {
     conf: Vec<PathBuf>,
+    /// Where plugins are, or may be.
     bin: Vec<PathBuf>,
+    /// Where each runtime looks for them.
+    looked: Vec<Vec<PathBuf>>,
     parked: PathBuf,
     cache: PathBuf,
     socket: PathBuf,
@@ -34,9 +38,18 @@ impl Places {
             true => usual.iter().map(PathBuf::from).collect(),
             false => named,
         };
+        let looked = match named.bin_dir.is_empty() {
+            true => install::runtime_dirs(Path::new("/")),
+            false => vec![named.bin_dir.clone()],
+        };
+        let mut bin = or(named.bin_dir, &install::BIN_DIRS);
+        bin.extend(looked.iter().flatten().cloned());
+        bin.sort();
+        bin.dedup();
         Self {
             conf: or(named.conf_dir, &install::CONF_DIRS),
-            bin: or(named.bin_dir, &install::BIN_DIRS),
+            bin,
+            looked,
             parked: named.parked_dir.unwrap_or_else(|| config::STATE_DIR.into()),
             cache: named.cache_dir.unwrap_or_else(|| install::CACHE_DIR.into()),
             socket: global.socket(),
@@ -88,18 +101,13 @@ fn plan(networks: &[Network], wrapped: bool, text: &mut String) -> Vec<(usize, S
 fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outcome> {
     let networks = install::networks(&places.conf);
     let plan = plan(&networks, true, text);
-    let homes = install::homes(&networks, &places.bin);
     if plan.is_empty() && !networks.iter().any(Network::is_wrapped) {
         return Err(anyhow!(
             "no network configuration has an IPAM plugin that ipwatch-ipam can stand before (host-local, whereabouts); \
              --conf-dir names other directories"
         ));
     }
-    if homes.is_empty() {
-        return Err(anyhow!(
-            "no directory of CNI plugins has the IPAM plugin: name it with --bin-dir"
-        ));
-    }
+    let homes = install::homes(&networks, &places.looked).map_err(|why| anyhow!(why))?;
     let program = program()?;
     if dry_run {
         for home in &homes {
@@ -116,6 +124,14 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
             say(text, &format!("installed {what}"));
         }
     }
+    install::unmark(&places.parked);
+    let whereabouts = |one: &Standing| match one {
+        Standing::Plain(kind) | Standing::Wrapped(kind) => kind == "whereabouts",
+        Standing::Refused(_) => false,
+    };
+    if networks.iter().flat_map(Network::standings).any(whereabouts) {
+        say(text, "before whereabouts only a DEL is put off: its addresses are not parked");
+    }
     change(places, &networks, &plan, text)
 }
 
@@ -126,23 +142,34 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
         show(&networks, &plan, text);
         return Ok(Outcome::Fine);
     }
+    let configs: Vec<Config> = networks.iter().flat_map(Network::configs).collect();
     change(places, &networks, &plan, text)?;
     let left = install::networks(&places.conf);
     if let Some(left) = left.iter().find(|network| network.may_name_it()) {
         return Err(anyhow!("{} still names ipwatch-ipam", left.path.display()));
     }
-    release(places, None, true, text)?;
-    if let Some(entry) = install::needed_by(&places.cache) {
-        say(
-            text,
-            &format!(
-                "the program stays: DEL of pods that were made through it needs it, such as {}; run this again when \
-                 they are gone",
-                entry.display()
-            ),
+    install::mark_unwrapped(&places.parked, !plan.is_empty())
+        .with_context(|| format!("cannot write to {}", places.parked.display()))?;
+    for config in &configs {
+        let done = parked::release_network(
+            &config.state_dir,
+            &config.socket,
+            boot().as_deref(),
+            &config.name,
+            true,
+            Some((config, &places.bin)),
         );
+        let dir = config.state_dir.display();
+        told(&config.name, done, text).with_context(|| {
+            format!("try again with `ipwatch cni release --force --parked-dir {dir}`")
+        })?;
+    }
+    release(places, None, true, text)?;
+    if let Some(why) = install::why_needed(&places.parked, &places.cache) {
+        say(text, &format!("the program stays: {why}; run this again later"));
         return Ok(Outcome::Fine);
     }
+    install::unmark(&places.parked);
     for dir in &places.bin {
         let program = dir.join(config::OWN);
         match std::fs::remove_file(&program) {
@@ -212,6 +239,25 @@ fn status(places: &Places, text: &mut String) {
     if networks.is_empty() {
         say(text, "no network configurations; --conf-dir names other directories");
     }
+    let is_in = |dirs: &Vec<PathBuf>| dirs.iter().any(|dir| dir.join(config::OWN).exists());
+    if networks.iter().any(Network::is_wrapped) {
+        for dirs in places.looked.iter().filter(|dirs| !is_in(dirs)) {
+            let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+            say(
+                text,
+                &format!(
+                    "wrapped, and the program is not in {}, where a runtime looks: `ipwatch cni install` puts it there",
+                    dirs.join(" or ")
+                ),
+            );
+        }
+        if !is_in(&places.bin) {
+            say(
+                text,
+                "wrapped, and the program is in none of the plugin directories: no pod starts",
+            );
+        }
+    }
     for dir in &places.bin {
         if dir.join(config::OWN).exists() {
             say(text, &format!("program: {}", dir.join(config::OWN).display()));
@@ -230,7 +276,7 @@ fn status(places: &Places, text: &mut String) {
 
 /// A copy of a configuration is kept while it is wrapped.
 fn has_backup(places: &Places, path: &Path) -> bool {
-    path.file_name().is_some_and(|name| places.parked.join("backups").join(name).exists())
+    places.parked.join("backups").join(install::backup_name(path)).exists()
 }
 
 fn release(
@@ -241,7 +287,7 @@ fn release(
 ) -> anyhow::Result<Outcome> {
     let boot = boot();
     let networks = network.map_or_else(|| State::networks(&places.parked), |one| vec![one]);
-    let (mut released, mut failed) = (0, 0);
+    let mut released = 0;
     for network in networks {
         let done = parked::release_network(
             &places.parked,
@@ -249,29 +295,36 @@ fn release(
             boot.as_deref(),
             &network,
             force,
+            None,
         );
-        for one in done.map_err(|why| anyhow!("network {network}: {why}"))? {
-            let ips: Vec<String> = one.entry.ips.iter().map(ToString::to_string).collect();
-            let ips = ips.join(" and ");
-            match one.outcome {
-                Ok(()) => {
-                    released += 1;
-                    say(text, &format!("released {ips} of {network}"));
-                }
-                Err(why) => {
-                    failed += 1;
-                    say(text, &format!("{ips} of {network} cannot be released: {why}"));
-                }
-            }
-        }
-    }
-    if failed > 0 {
-        return Err(anyhow!("{failed} parked reservations cannot be released"));
+        released += told(&network, done, text)?;
     }
     if released == 0 {
         say(text, "nothing to release");
     }
     Ok(Outcome::Fine)
+}
+
+/// Says what was released of a network. How many.
+fn told(
+    network: &str,
+    done: Result<Vec<parked::Released>, String>,
+    text: &mut String,
+) -> anyhow::Result<usize> {
+    let all = done.map_err(|why| anyhow!("network {network}: {why}"))?;
+    let failed = all.iter().filter(|one| one.outcome.is_err()).count();
+    for one in &all {
+        let ips: Vec<String> = one.entry.ips.iter().map(ToString::to_string).collect();
+        let ips = ips.join(" and ");
+        match &one.outcome {
+            Ok(()) => say(text, &format!("released {ips} of {network}")),
+            Err(why) => say(text, &format!("{ips} of {network} cannot be released: {why}")),
+        }
+    }
+    if failed > 0 {
+        return Err(anyhow!("{failed} parked reservations cannot be released"));
+    }
+    Ok(all.len())
 }
 
 fn boot() -> Option<String> {

@@ -31,7 +31,9 @@ impl Engine {
             match known {
                 Some(netns) => self.told(*ip, HeldState::Held, netns, "cookie", now),
                 None if *cookie == 0 => self.of_hold(*ip, self.map.hold(place, *ip, "", now), now),
-                None if self.map.knows_all_addresses() => HeldAddress::of(*ip, HeldState::Free),
+                None if self.map.knows_all_addresses() && !self.map.is_held_by_unknown(*ip) => {
+                    HeldAddress::of(*ip, HeldState::Free)
+                }
                 None => HeldAddress::of(*ip, HeldState::Unknown),
             }
         });
@@ -61,25 +63,34 @@ impl Engine {
 
     fn held_on_del(&self, asked: &HeldQuestion, place: Place<'_>, now: BootNs) -> Vec<HeldAddress> {
         let own = self.map.own_holds(place, &asked.container, asked.ifname.as_deref());
-        own.map(|(ip, netns)| {
-            let Some(netns) = netns else { return HeldAddress::of(ip, HeldState::Free) };
-            // The interface plugin enters it and takes the device away, right after this.
-            let inode = netns.names.inode.map(u64::from);
-            if asked.netns.is_some() && (inode.is_none() || inode == asked.netns) {
-                return HeldAddress::of(ip, HeldState::Free);
-            }
-            let told = self.told(ip, HeldState::Held, netns, "stuck", now);
-            let open = self.ledger.findings(false);
-            let view = self.map.netns_view(netns);
-            let stuck = open.iter().any(|finding| {
-                finding.code == STUCK
-                    && finding.status == Status::Firing
-                    && finding.severity >= Severity::Warning
-                    && is_of(finding, &view)
+        own.map(|(ip, holders)| {
+            let mut stuck = holders.into_iter().filter_map(|netns| {
+                let inode = netns.names.inode.map(u64::from);
+                // The interface plugin enters it and takes the device away, before this or right after.
+                if asked.netns.is_some() && (inode.is_none() || inode == asked.netns) {
+                    return None;
+                }
+                let since = self.stuck_since(&self.map.netns_view(netns), now)?;
+                let told = self.told(ip, HeldState::Held, netns, "stuck", now);
+                Some(HeldAddress { for_secs: now.since(since) / 1_000_000_000, ..told })
             });
-            if stuck && !self.is_blind(STUCK) { told } else { HeldAddress::of(ip, HeldState::Free) }
+            stuck.next().unwrap_or_else(|| HeldAddress::of(ip, HeldState::Free))
         })
         .collect()
+    }
+
+    /// Since when something has been stuck in a netns, as far as the ledger says it: it outlives the daemon and the one
+    /// process of several that ended. `None`: no such finding fires, or nobody can say since when.
+    fn stuck_since(&self, view: &NetnsView, now: BootNs) -> Option<BootNs> {
+        let firing = self.ledger.open_findings().filter(|finding| {
+            finding.code == STUCK
+                && finding.status == Status::Firing
+                && finding.severity >= Severity::Warning
+                && is_of(finding, view)
+        });
+        let since = firing.filter_map(|finding| self.map.calendar().moment(&finding.since)).min();
+        // A date that is yet to come was written before the clock was set back.
+        since.filter(|since| *since <= now && !self.is_blind(STUCK))
     }
 
     /// The answer about an address that a netns has.
@@ -102,12 +113,8 @@ impl Engine {
         open.sort_by_key(|finding| (finding.code != STUCK, finding.caused_by.is_some()));
         let cause = open.first();
         let since = cause.and_then(|cause| {
-            let mut found = self.detection.found().iter();
-            let same = found.find(|one| {
-                one.code == cause.code
-                    && one.subject.netns.as_ref().is_some_and(|netns| is_same(netns, &view))
-            });
-            same.map(|same| same.since)
+            let same = open.iter().filter(|one| one.code == cause.code);
+            same.filter_map(|one| self.map.calendar().moment(&one.since)).min()
         });
         let holder = cause.and_then(|cause| cause.holders.first().cloned());
         let holder = holder.or_else(|| self.map.resident_views(netns.id, now).into_iter().next());

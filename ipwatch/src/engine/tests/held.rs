@@ -128,3 +128,55 @@ fn a_del_waits_only_for_what_is_proven_to_be_stuck() {
     };
     assert_eq!((parked(7), parked(8)), (HeldState::Held, HeldState::Free));
 }
+
+/// After a restart a netns may be known without its cookie: it may be the one that an address is parked for.
+#[test]
+fn a_netns_without_a_cookie_may_be_any() {
+    let parked = |engine: &Engine| {
+        let parked = vec![(Ipv4Addr::new(10, 0, 0, 5).into(), 8)];
+        engine.held(&HeldQuestion { parked, ..HeldQuestion::default() }, BootNs(9_000 * MS)).parked
+            [0]
+        .state
+    };
+    let mut engine = engine();
+    assert_eq!(parked(&engine), HeldState::Free);
+    let unknown = NetnsRef { cookie: None, inode: Some(90), nsid: None };
+    let key = AddressKey {
+        ifindex: 2,
+        local: Ipv4Addr::new(10, 0, 0, 5).into(),
+        prefix_len: 24,
+        peer: None,
+    };
+    let address = Address { key, scope: Some(0), flags: Some(0) };
+    engine.step(
+        &[
+            fact(6_000, Observation::Netns { netns: unknown }),
+            fact(6_000, Observation::Address { netns: unknown, address }),
+            fact(6_001, ended(Scope::Addresses { netns: unknown }, 6_000)),
+        ],
+        BootNs(6_001 * MS),
+    );
+    assert_eq!(parked(&engine), HeldState::Unknown);
+}
+
+/// `gateMax` counts from what the ledger has, not from what a second process or a new daemon finds.
+#[test]
+fn a_clock_that_was_set_back_puts_no_del_off() {
+    let mut engine = engine();
+    engine.step(&[exiting(10_000)], BootNs(10_001 * MS));
+    let mut at = 40_000;
+    while state(&engine, &del(None), at) != Some(HeldState::Held) {
+        assert!(at < 300_000, "it fires");
+        engine.step(&[look(at)], BootNs(at * MS));
+        at += 20_000;
+    }
+    // Its date is an hour from now.
+    let set = Observation::ClockSet { wall_offset: -3_600_000_000_000 };
+    engine.step(&[fact(at, set)], BootNs(at * MS));
+    assert_eq!(state(&engine, &del(None), at), Some(HeldState::Free));
+    // Five seconds ahead of what it was: the ledger's date is what counts.
+    let set = Observation::ClockSet { wall_offset: 5_000_000_000 };
+    engine.step(&[fact(at, set)], BootNs(at * MS));
+    let told = engine.held(&del(None), BootNs(at * MS)).addresses.remove(0);
+    assert_eq!((told.state, told.for_secs), (HeldState::Held, at / 1000 - 10 + 5));
+}

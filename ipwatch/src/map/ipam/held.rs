@@ -110,30 +110,36 @@ impl NodeMap {
         self.holders_of(ip).find(|netns| netns.names.cookie == Some(cookie))
     }
 
+    /// Whether a netns has an address of which nobody knows the cookie: it may be any.
+    #[must_use]
+    pub fn is_held_by_unknown(&self, ip: IpAddr) -> bool {
+        self.holders_of(ip).any(|netns| netns.names.cookie.is_none())
+    }
+
     /// Whether it is known of every netns which addresses it has.
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
         self.answers(SourceName::Netlink) && self.short().next().is_none()
     }
 
-    /// What is reserved for a container in a network, each address with the netns of that container that has it.
+    /// What is reserved for a container in a network, each address with every netns of that container that has it.
     pub fn own_holds<'a>(
         &'a self,
         place: Place<'a>,
         container: &str,
         ifname: Option<&'a str>,
-    ) -> impl Iterator<Item = (IpAddr, Option<&'a Netns>)> {
+    ) -> impl Iterator<Item = (IpAddr, Vec<&'a Netns>)> {
         let own = self.reservations_for(container).filter(move |entry| {
             let device = entry.ifname.as_deref().zip(ifname);
             place.has(entry) && device.is_none_or(|(theirs, asked)| theirs == asked)
         });
         own.map(|entry| {
-            let holder = self.holders_of(entry.ip).find(|netns| {
+            let holders = self.holders_of(entry.ip).filter(|netns| {
                 self.belongs(netns, entry) == Match::Same
                     && !self.is_guess(netns, entry)
                     && self.hangs_on_the_node(netns, entry.ip)
             });
-            (entry.ip, holder)
+            (entry.ip, holders.collect())
         })
     }
 
@@ -180,7 +186,7 @@ impl NodeMap {
         devices.any(|ifindex| self.is_below(Endpoint { netns: holder.id, ifindex }, host))
     }
 
-    /// Whether an address is about to go: its DEL frees it first, and takes the device away then.
+    /// Whether an address is about to go: its DEL frees it, and takes the device away before or after that.
     fn is_leaving(&self, given: Given, id: &str, now: BootNs) -> bool {
         if !self.sees_calls(now) {
             return match given {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use crate::fact::{BootNs, CniCommand, Link, SourceStatus, store};
 
 use super::stores::is_freed_by_cni;
-use crate::fact::cgroup::attribution;
+use crate::fact::cgroup::{attribution, session_user};
 use crate::map::workload::HUNG;
 use crate::map::workload::mounts_of;
 use crate::map::workload::strip_var;
@@ -120,10 +120,12 @@ impl NodeMap {
         }
     }
 
-    /// Whether what is in a netns, or where it is mounted, says that it is this container's.
+    /// Whether what is in a netns, or where it is mounted, says that it is this container's. What a user calls a cgroup in
+    /// a session of his own says nothing.
     fn shows(&self, netns: &Netns, id: &str) -> bool {
         let by_cgroup = netns.cgroups().take(ASKED).any(|(_, cgroup)| {
             cgroup
+                .filter(|path| session_user(path).is_none())
                 .and_then(attribution)
                 .is_some_and(|found| found.container_id.as_deref() == Some(id))
         });
