@@ -147,6 +147,29 @@ fn a_stranger_holds_nothing() {
     assert_eq!(case.hold(41_001, NEW), "nobody");
 }
 
+/// A user may name a cgroup as a runtime would, within the user's own session.
+#[test]
+fn a_users_own_cgroup_proves_no_container() {
+    let hold = |slice: &str| {
+        let mut case = Case::on_a_pair();
+        case.release(2_000, 5);
+        case.gone(2_001);
+        case.at(2_002, Observation::Netns { netns: NEXT });
+        case.pair(NEXT, 22);
+        let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+        let address = Address { key, scope: Some(0), flags: Some(0x80) };
+        case.at(2_003, Observation::Address { netns: NEXT, address });
+        let key = TaskKey { pid: 77, tid: 77, start: 100 };
+        case.at(2_003, Observation::Task(task(key, NEXT)));
+        let path = format!("/{slice}/cri-containerd-{ID}.scope");
+        case.at(2_004, Observation::Cgroup { task: key, path });
+        case.reserve(2_100, 5, ID);
+        case.hold(9_000, NEW)
+    };
+    assert_eq!(hold("system.slice"), "reserved");
+    assert_eq!(hold("user.slice/user-1000.slice/user@1000.service"), "nobody");
+}
+
 #[test]
 fn what_is_not_seen_is_unknown() {
     let mut case = Case::on_a_pair();
