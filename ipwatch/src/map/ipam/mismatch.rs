@@ -132,10 +132,21 @@ impl NodeMap {
         by_cgroup || self.is_mounted_for(netns, id)
     }
 
-    /// Whether a netns is taken for a container's by nothing but its IP, which whoever is root in a netns can give it.
+    /// Whether a netns is taken for a container's by nothing but its IP, which whoever is root in a netns can give it, or
+    /// the name of a cgroup that a user made.
     pub(super) fn is_guess(&self, netns: &Netns, entry: &ReservationEntry) -> bool {
-        let by_ip = netns.owner().is_some_and(|owner| owner.told == Told::ByIp);
-        by_ip && !entry.container_id.as_deref().is_some_and(|id| self.shows(netns, id))
+        let has =
+            |is_users: bool| {
+                netns.cgroups().take(ASKED).filter_map(|(_, cgroup)| cgroup).any(|path| {
+                    session_user(path).is_some() == is_users && attribution(path).is_some()
+                })
+            };
+        let by_name = netns.owner().is_some_and(|owner| match owner.told {
+            Told::ByIp => true,
+            Told::ByCgroup => has(true) && !has(false),
+            Told::Surely => false,
+        });
+        by_name && !entry.container_id.as_deref().is_some_and(|id| self.shows(netns, id))
     }
 
     /// Whether it is mounted where the runtime, the cache or an ADD say that this sandbox's netns is.
