@@ -121,6 +121,9 @@ pub struct Timeline {
     /// How many items are not told: the oldest of lanes that have too many.
     #[serde(default, skip_serializing_if = "is_none")]
     pub omitted: usize,
+    /// How many lanes are not told: those that are not about the first finding, the newest of them.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lanes_omitted: usize,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

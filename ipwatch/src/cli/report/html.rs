@@ -182,10 +182,8 @@ fn timeline(report: &Report) -> String {
         "</div>\n<figcaption>Times are UTC. Gaps are not to scale: the numbers between the times say how long each \
          was. An arrow at the end: it still lasted.</figcaption>\n</figure>\n",
     );
-    let omitted = report.timeline.omitted;
-    if omitted > 0 {
-        let items = text::count(omitted, "older item");
-        out.push_str(&format!("<p class=\"soft\">{items} left out.</p>\n"));
+    if let Some(omitted) = rows::omitted(report) {
+        out.push_str(&format!("<p class=\"soft\">{omitted}</p>\n"));
     }
     let cells = |row: &Row| {
         [

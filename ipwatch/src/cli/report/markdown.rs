@@ -121,9 +121,8 @@ fn timeline(report: &Report) -> String {
     for one in rows {
         out.push_str(&row([one.at, escaped(&one.lane), escaped(&one.text)]));
     }
-    let omitted = report.timeline.omitted;
-    if omitted > 0 {
-        out.push_str(&format!("\n{} left out.\n", text::count(omitted, "older item")));
+    if let Some(omitted) = rows::omitted(report) {
+        out.push_str(&format!("\n{omitted}\n"));
     }
     out.push('\n');
     out

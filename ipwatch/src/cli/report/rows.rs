@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::build::{date, lasted};
 use super::picture;
 use crate::cli::show::findings;
+use crate::cli::text;
 use crate::contract::Probe;
 use crate::contract::report::{Item, ItemKind, Keeper, Lane, LaneKind, Report, Story};
 use crate::fact::SourceStatus;
@@ -36,6 +37,15 @@ pub(super) fn rows(report: &Report) -> Vec<Row> {
     }
     rows.sort_by_key(|row| row.order);
     rows
+}
+
+/// What the timeline leaves out, in words.
+pub(super) fn omitted(report: &Report) -> Option<String> {
+    let timeline = &report.timeline;
+    let parts = [(timeline.omitted, "older item"), (timeline.lanes_omitted, "unrelated lane")];
+    let parts = parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| text::count(*n, what));
+    let parts: Vec<String> = parts.collect();
+    (!parts.is_empty()).then(|| format!("{} left out.", parts.join(" and ")))
 }
 
 fn of_item(lane: &Lane, item: &Item, taken_at: &str) -> Vec<Row> {

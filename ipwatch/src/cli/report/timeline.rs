@@ -10,8 +10,10 @@ use crate::finding::{Ack, Evidence, Finding};
 
 /// Items of one lane that are told: the first, which says how it began, and the newest.
 const MOST_ITEMS: usize = 24;
-/// Lanes of one kind that are told: the newest.
+/// Lanes of one kind that are told.
 const MOST_LANES: usize = 10;
+/// Lanes of one kind that are told where all of them are what the report is about.
+const MOST_OWN_LANES: usize = 30;
 /// Characters of a container's id that runtimes print.
 const SHORT_ID: usize = 12;
 
@@ -32,7 +34,11 @@ pub(super) fn timeline(case: &Case, told: &[&Finding]) -> Timeline {
         lanes.holders(finding);
         lanes.finding(finding);
     }
-    lanes.finish()
+    let cause = told.first().and_then(|first| first.caused_by.as_deref());
+    let about = told.iter().enumerate();
+    let about = about.filter(|(at, one)| *at == 0 || Some(one.id.as_str()) == cause);
+    let own: Vec<Own> = about.map(|(_, finding)| lanes.own(finding)).collect();
+    lanes.finish(&own)
 }
 
 /// An acknowledgement in words.
@@ -75,6 +81,39 @@ fn owners(case: &Case, told: &[&Finding]) -> HashMap<String, String> {
         learn(id(&finding.subject.container).as_deref(), finding.subject.pod.as_ref());
     }
     owners
+}
+
+/// Which lanes are those of a finding.
+struct Own {
+    /// The names of its subjects' lanes.
+    pods: Vec<String>,
+    /// Those of its holders.
+    holders: Vec<String>,
+    code: &'static str,
+    subject: String,
+}
+
+/// How much a lane matters: the first are told whatever else there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// What the report is about, and its cause.
+    Own,
+    /// What lasts.
+    Lasts,
+    Other,
+}
+
+fn rank(lane: &Lane, own: &[Own]) -> Rank {
+    let is_own = own.iter().any(|own| match lane.kind {
+        LaneKind::Pod => own.pods.contains(&lane.name),
+        LaneKind::Holder => own.holders.contains(&lane.name),
+        LaneKind::Finding => own.code == lane.name && own.subject == lane.detail,
+    });
+    match is_own {
+        true => Rank::Own,
+        false if lane.items.iter().any(|item| item.lasts) => Rank::Lasts,
+        false => Rank::Other,
+    }
 }
 
 struct Lanes {
@@ -257,8 +296,22 @@ impl Lanes {
         self.lane(LaneKind::Finding, code, &text::subject(&finding.subject)).items.extend(items);
     }
 
-    fn finish(self) -> Timeline {
-        let mut timeline = Timeline { lanes: self.found, omitted: 0 };
+    fn own(&self, finding: &Finding) -> Own {
+        let subject = &finding.subject;
+        let container = subject.container.as_ref().and_then(|one| one.id.as_deref());
+        let mut pods: Vec<String> = subject.pods().map(text::pod).collect();
+        pods.push(self.name(subject.pod.as_ref(), container));
+        pods.retain(|name| !name.is_empty());
+        Own {
+            pods,
+            holders: finding.holders.iter().map(Holder::words).collect(),
+            code: finding.code.as_str(),
+            subject: text::subject(subject),
+        }
+    }
+
+    fn finish(self, own: &[Own]) -> Timeline {
+        let mut timeline = Timeline { lanes: self.found, ..Timeline::default() };
         for lane in &mut timeline.lanes {
             lane.items.sort_by(|a, b| (&a.from, a.kind).cmp(&(&b.from, b.kind)));
             if lane.items.len() > MOST_ITEMS {
@@ -268,19 +321,19 @@ impl Lanes {
             }
         }
         timeline.lanes.retain(|lane| !lane.items.is_empty());
+        // Of those that matter as much, the oldest stay: what came first may be why the others came.
+        let order = |lane: &Lane| (lane.kind, rank(lane, own), lane.items[0].from.clone());
+        timeline.lanes.sort_by_key(order);
+        let (mut kind, mut nth) = (LaneKind::Pod, 0);
+        let all = timeline.lanes.len();
+        timeline.lanes.retain(|lane| {
+            nth = if lane.kind == kind { nth + 1 } else { 1 };
+            kind = lane.kind;
+            let most = if rank(lane, own) == Rank::Own { MOST_OWN_LANES } else { MOST_LANES };
+            nth <= most
+        });
+        timeline.lanes_omitted = all - timeline.lanes.len();
         timeline.lanes.sort_by_key(|lane| (lane.kind, lane.items[0].from.clone()));
-        for kind in [LaneKind::Pod, LaneKind::Holder, LaneKind::Finding] {
-            let of_kind = timeline.lanes.iter().filter(|lane| lane.kind == kind).count();
-            let mut too_many = of_kind.saturating_sub(MOST_LANES);
-            timeline.lanes.retain(|lane| {
-                let drop = lane.kind == kind && too_many > 0;
-                if drop {
-                    too_many -= 1;
-                    timeline.omitted += lane.items.len();
-                }
-                !drop
-            });
-        }
         timeline
     }
 }
