@@ -15,10 +15,10 @@ mod rows;
 mod tests;
 mod timeline;
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::case::Case;
 use super::args::{Format, Global, Output, Reported, Written};
@@ -27,6 +27,9 @@ use super::{Failure, Outcome};
 use crate::api::client::Client;
 use crate::contract::report::Report;
 use crate::escape::escape;
+
+/// Names that a new file may have, where others are taken: what an earlier run has left, or somebody has put there.
+const MOST_TRIES: u32 = 64;
 
 pub(super) async fn report(
     global: &Global,
@@ -84,14 +87,49 @@ fn text(report: &Report, form: Written) -> Result<String, Failure> {
     })
 }
 
-/// Writes the file anew. A link in its place is not followed: root may write it to a directory that all may write to.
+/// Writes the file anew, for its owner alone. Root may write it to a directory that all may write to: what stands in its
+/// place is never opened, and only a file is replaced, when all of the new one is on the disk.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    options.custom_flags(libc::O_NOFOLLOW).mode(0o644);
-    let written = options.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| {
+    replace(path, text.as_bytes()).map_err(|error| {
         let path = path.to_string_lossy();
         anyhow::anyhow!("cannot write {}: {error}", escape(&path)).into()
     })
+}
+
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.is_file() => {
+            return Err(io::Error::other("something that is not a regular file is in its place"));
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (beside, mut file) = beside(path)?;
+    let written = file
+        .write_all(text)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // Why it was not written is what counts.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// A new file in the same directory.
+fn beside(path: &Path) -> io::Result<(PathBuf, File)> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut tries = 0;
+    loop {
+        let name = format!(".ipwatch-report-{}-{tries}", std::process::id());
+        let beside = path.with_file_name(name);
+        match options.open(&beside) {
+            Ok(file) => return Ok((beside, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < MOST_TRIES => {
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }

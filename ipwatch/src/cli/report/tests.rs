@@ -1,6 +1,7 @@
 //! One case through every form: what is said, that it is well-formed, that no word of a stranger is markup, and that no
 //! name is left where none is wanted.
 
+mod file;
 mod lanes;
 mod markup;
 
