@@ -134,12 +134,12 @@ async fn planned(client: &Client, asked: &Asked) -> Result<(Document, Fix), Fail
         Body::Findings(findings) => findings,
         _ => &none,
     };
-    let meant = plan::meant(open, &asked.what).map_err(|unclear| match unclear {
+    let meant = plan::meant(open, &asked.what, !asked.yes).map_err(|unclear| match unclear {
         Unclear::NotFound(_) => Failure::NotFound(unclear.to_string()),
-        Unclear::Ambiguous(_) => anyhow::Error::from(unclear).into(),
+        _ => anyhow::Error::from(unclear).into(),
     })?;
     let mut entries: Vec<IpamEntry> = Vec::new();
-    for ip in plan::reserved(&meant) {
+    for ip in plan::reserved(&meant.findings) {
         let ask = Ask::Ipam { ip: Some(Prefix::host(ip)), network: None };
         match client.ask(&ask).await {
             Ok(document) => entries.extend(document.reservations),
@@ -147,7 +147,8 @@ async fn planned(client: &Client, asked: &Asked) -> Result<(Document, Fix), Fail
             Err(error) => return Err(error.into()),
         }
     }
-    let fix = plan::plan(&meant, &entries, &asked.only);
+    let mut fix = plan::plan(&meant.findings, &entries, &asked.only);
+    fix.items.extend(meant.acknowledged.into_iter().map(plan::acknowledged));
     Ok((document, fix))
 }
 

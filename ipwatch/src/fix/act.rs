@@ -13,12 +13,16 @@ use super::who::Who;
 use super::{log, plan};
 use crate::api::client::{Client, ClientError};
 use crate::api::{Ask, Selector};
+use crate::clock;
 use crate::contract::{
     Body, Document, Finding, Fix, FixItem, FixState, FixTarget, IpamEntry, Prefix,
 };
 
-/// How long the daemon is given for an answer. The store's lock is held meanwhile, and pods wait for it.
+/// How long the daemon is given for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a store's lock is held for one item before it is given up: every ADD and DEL of the network waits for it.
+const HELD: Duration = Duration::from_secs(2);
 
 /// Why nothing was changed at all.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +109,7 @@ impl Act<'_> {
             }
             FixTarget::DeletePair { interface, peer } => {
                 self.agrees(item).await?;
+                self.hear_of_netns().await?;
                 let number = self.intend(item, None)?;
                 let done = self.node.delete_pair(interface, peer);
                 self.became(number, item, done)
@@ -126,11 +131,16 @@ impl Act<'_> {
         if let Some(why) = &self.silent {
             return Err(why.clone());
         }
-        let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
+        // What takes long comes before the lock, for which pods wait; what may have changed since, below it.
         self.agrees(item).await?;
-        self.is_free(*ip, container_id).await?;
         self.hear_of_netns().await?;
-        self.node.nobody_has(*ip)?;
+        let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
+        let until = clock::now().plus(HELD.as_nanos() as u64);
+        self.is_free(*ip, container_id).await?;
+        self.node.nobody_has(*ip, until)?;
+        if clock::now() > until {
+            return Err(node::LATE.to_owned());
+        }
         let kept = format!("{}-{ip}", self.record.items());
         let number = self.intend(item, Some(&kept))?;
         let (ifname, since) = (ifname.as_deref(), since.as_deref());

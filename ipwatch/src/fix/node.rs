@@ -3,7 +3,7 @@
 //!
 //! What could not be read is no proof: then nothing is changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -20,19 +20,25 @@ use crate::remedy::said;
 use crate::sources::netlink::{AdoptError, Requests, remove_link};
 use crate::sources::procfs::{Proc, Search};
 
-/// How often the netns that are there are listed, so that those that come and go meanwhile are told apart from those that
-/// do not open.
+/// How often the netns that are there are listed, so that those that ended meanwhile are told apart from those that do not
+/// open.
 const ROUNDS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// How old a look at all addresses may be at a change.
 const FRESH: u64 = 1_000_000_000;
 
+/// Why nothing is changed for which others would have to wait.
+pub(super) const LATE: &str = "to look at it took longer than pods may wait for the store's lock: try again when the node is less busy";
+
 /// How long a search for what holds a netns may take. Nobody waits for it but a person.
 const SEARCHED: u64 = 15_000_000_000;
 
-/// Whether this is the node itself: its mounts and its network are this process's. Otherwise, why nothing can be changed
-/// from here.
+/// Inode of the first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const FIRST_PIDS: &str = "pid:[4026531836]";
+
+/// Whether this is the node itself: it sees every process of the kernel, and the node's mounts and network are this
+/// process's. Otherwise, why nothing can be changed from here.
 ///
 /// # Errors
 /// In words.
@@ -40,12 +46,24 @@ pub(super) fn is_here() -> Result<(), String> {
     let unseen = |error: io::Error| {
         format!("whether this is the node itself cannot be seen ({error}): run it as root")
     };
+    // Elsewhere pid 1 is a container's own, and with it everything below would agree.
+    if !sees_all_processes(&std::fs::read_link("/proc/self/ns/pid").map_err(unseen)?) {
+        return Err(
+            "this is a pid namespace of its own, in which not every process of the node can be seen: run `ipwatch fix` on \
+             the node itself"
+                .to_owned(),
+        );
+    }
     let mounts = Proc::new().is_in_nodes_mounts().map_err(unseen)?;
     let net = net_of("1").map_err(unseen)? == net_of("self").map_err(unseen)?;
     if mounts && net {
         return Ok(());
     }
     Err("this is not the node itself, but a container or another namespace: run `ipwatch fix` on the node".to_owned())
+}
+
+fn sees_all_processes(pids: &Path) -> bool {
+    pids == Path::new(FIRST_PIDS)
 }
 
 /// A number that tells the netns of a process from all others, also where the link of that may not be asked for: the inode
@@ -120,10 +138,11 @@ impl Node {
     ///
     /// # Errors
     /// Who has it, or what could not be asked.
-    pub(super) fn nobody_has(&mut self, ip: IpAddr) -> Result<(), String> {
+    /// `until`: nobody waits longer.
+    pub(super) fn nobody_has(&mut self, ip: IpAddr, until: BootNs) -> Result<(), String> {
         if !self.is_fresh() {
             let at = clock::now();
-            self.up = Some((at, self.addresses()?));
+            self.up = Some((at, self.addresses(until)?));
         }
         match self.up.as_ref().and_then(|(_, up)| up.get(&ip)) {
             Some(netns) => {
@@ -135,35 +154,57 @@ impl Node {
 
     /// Every address of every netns that a task or a mount leads to, and where it is. A netns that an fd or a socket alone
     /// keeps is the daemon's to tell of.
-    fn addresses(&mut self) -> Result<BTreeMap<IpAddr, String>, String> {
+    fn addresses(&mut self, until: BootNs) -> Result<BTreeMap<IpAddr, String>, String> {
         let mut up = BTreeMap::new();
         let host = self.requests.dump_host().map_err(|error| error.to_string())?;
         note(&host, "the node", &mut up)?;
-        let (mut read, mut closed) = (BTreeSet::new(), String::new());
+        self.each_netns(until, true, |inode, facts| {
+            note(facts, &format!("net:[{inode}]"), &mut up)
+        })?;
+        Ok(up)
+    }
+
+    /// Reads every netns that is there now, but the host's. Those that are made meanwhile are the daemon's to tell of:
+    /// whoever makes some without end must not keep everybody waiting. `told`: where one does not open, it is enough that
+    /// the daemon knows its addresses.
+    fn each_netns(
+        &mut self,
+        until: BootNs,
+        told: bool,
+        mut each: impl FnMut(u32, &[Fact]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut left = self.all_netns()?;
+        let mut closed = String::new();
         for round in 0..ROUNDS {
             if round > 0 {
                 std::thread::sleep(PAUSE);
+                let now = self.all_netns()?;
+                left = now.into_iter().filter(|(inode, _)| left.contains_key(inode)).collect();
             }
-            let all = self.all_netns()?;
-            let left: Vec<_> = all.into_iter().filter(|(inode, _)| !read.contains(inode)).collect();
-            if left.is_empty() {
-                return Ok(up);
-            }
-            for (inode, doors) in left {
+            let mut failed = BTreeMap::new();
+            for (inode, doors) in std::mem::take(&mut left) {
+                if clock::now() > until {
+                    return Err(LATE.to_owned());
+                }
                 match self.read(inode, &doors) {
-                    Ok(facts) => {
-                        note(&facts, &format!("net:[{inode}]"), &mut up)?;
-                        read.insert(inode);
-                    }
+                    Ok(facts) => each(inode, &facts)?,
                     Err(error @ AdoptError::Stranded) => return Err(error.to_string()),
                     // The daemon, which has just said that nobody has the IP, knows what is in it.
-                    Err(_) if self.told.get(&inode).is_some_and(|told| told.addresses) => {
-                        read.insert(inode);
-                    }
+                    Err(_) if told && self.told.get(&inode).is_some_and(|told| told.addresses) => {}
                     // It has gone, or the way in has: the next list tells.
-                    Err(error) => closed = format!("net:[{inode}]: {error}"),
+                    Err(error) => {
+                        closed = format!("net:[{inode}]: {error}");
+                        failed.insert(inode, doors);
+                    }
                 }
             }
+            if failed.is_empty() {
+                return Ok(());
+            }
+            left = failed;
+        }
+        if of_these(&left, self.all_netns()?).is_empty() {
+            return Ok(());
         }
         Err(format!("what a network namespace has could not be asked: {closed}"))
     }
@@ -187,7 +228,10 @@ impl Node {
         let host = self.requests.host();
         let tasks = self.tasks()?;
         let mounts = self.proc.mounts().map_err(unread)?;
-        let others = self.proc.all_mounts().map_err(unread)?;
+        let (others, whole) = self.proc.mounts_elsewhere().map_err(unread)?;
+        if !whole || !are_all_complete(&mounts) {
+            return Err("not every mount could be read".to_owned());
+        }
         let mut all: BTreeMap<u32, Vec<Door>> = BTreeMap::new();
         for fact in tasks.iter().chain(&mounts).chain(&others) {
             let (netns, door) = match &fact.what {
@@ -255,13 +299,23 @@ impl Node {
         Err("not every process could be read".to_owned())
     }
 
-    /// Deletes a pair of devices if both are the same, on the node, without an address, and the other end is on no bridge.
+    /// Deletes a pair of devices if both are the same, on the node, without an address, and nothing else refers to either.
     ///
     /// # Errors
     /// What does not agree.
     pub(super) fn delete_pair(&mut self, one: &Interface, other: &Interface) -> Result<(), String> {
         let facts = self.requests.dump_host().map_err(|error| error.to_string())?;
         is_orphaned(&facts, one, other)?;
+        let until = clock::now().plus(SEARCHED);
+        self.each_netns(until, false, |inode, facts| {
+            if !is_complete(facts, |scope| matches!(scope, Scope::Links { .. })) {
+                return Err(format!("not all devices of net:[{inode}] could be read"));
+            }
+            match child_of(facts, [one.index, other.index]) {
+                Some(child) => Err(format!("{} in net:[{inode}] may be a part of it", said(child))),
+                None => Ok(()),
+            }
+        })?;
         remove_link(one.index).map_err(|error| format!("the kernel refuses: {error}"))
     }
 }
@@ -313,6 +367,29 @@ fn unread(error: io::Error) -> String {
     format!("/proc cannot be read: {error}")
 }
 
+/// Of the netns that did not open, those that are still there, with their ways in by now. An inode is given to the next netns
+/// at once (`ida_alloc`, lib/idr.c): one that no old way leads to is another one, and the old one has ended.
+fn of_these(
+    failed: &BTreeMap<u32, Vec<Door>>,
+    now: BTreeMap<u32, Vec<Door>>,
+) -> BTreeMap<u32, Vec<Door>> {
+    let is_same = |inode: &u32, now: &[Door]| {
+        failed.get(inode).is_some_and(|then| {
+            then.is_empty() || now.is_empty() || then.iter().any(|door| now.contains(door))
+        })
+    };
+    now.into_iter().filter(|(inode, doors)| is_same(inode, doors)).collect()
+}
+
+/// Whether every list among these facts is a whole one, and there is any.
+fn are_all_complete(facts: &[Fact]) -> bool {
+    let mut ends = facts.iter().filter_map(|fact| match fact.what {
+        Observation::Ended { complete, .. } => Some(complete),
+        _ => None,
+    });
+    ends.next() == Some(true) && ends.all(|complete| complete)
+}
+
 /// Whether the only dump of this scope was a complete one.
 fn is_complete(facts: &[Fact], is: impl Fn(&Scope) -> bool) -> bool {
     facts.iter().any(|fact| match &fact.what {
@@ -339,8 +416,9 @@ fn is_orphaned(facts: &[Fact], one: &Interface, other: &Interface) -> Result<(),
     let whole = |is: fn(&Scope) -> bool| is_complete(facts, is);
     if !whole(|scope| matches!(scope, Scope::Links { .. }))
         || !whole(|scope| matches!(scope, Scope::Addresses { .. }))
+        || !whole(|scope| matches!(scope, Scope::Routes { .. }))
     {
-        return Err("not all devices and addresses of the node could be read".to_owned());
+        return Err("not all devices, addresses and routes of the node could be read".to_owned());
     }
     let link = |wanted: &Interface| {
         let link = facts.iter().find_map(|fact| match &fact.what {
@@ -360,8 +438,12 @@ fn is_orphaned(facts: &[Fact], one: &Interface, other: &Interface) -> Result<(),
     if !leads(near, far) || !leads(far, near) {
         return Err("they are not each other's ends any more".to_owned());
     }
-    if far.master.is_some() {
-        return Err(format!("{} was plugged into a bridge", said(&far.name)));
+    if let Some(end) = ends.iter().find(|end| end.master.is_some()) {
+        return Err(format!("{} was plugged into another device", said(&end.name)));
+    }
+    let indexes = ends.map(|end| end.ifindex);
+    if let Some(child) = facts.iter().find_map(|fact| refers(fact, indexes)) {
+        return Err(child);
     }
     let used = facts.iter().any(|fact| match &fact.what {
         Observation::Address { address, .. } => {
@@ -370,6 +452,38 @@ fn is_orphaned(facts: &[Fact], one: &Interface, other: &Interface) -> Result<(),
         _ => false,
     });
     if used { Err("one of the two has an address by now".to_owned()) } else { Ok(()) }
+}
+
+/// What of the host's netns rests on one of these two devices: a device on top of it or plugged into it, or a route.
+fn refers(fact: &Fact, ends: [u32; 2]) -> Option<String> {
+    match &fact.what {
+        Observation::Link { link, .. } if !ends.contains(&link.ifindex) => {
+            let on = link.peer_nsid.is_none() && link.peer.is_some_and(|on| ends.contains(&on));
+            let within = link.master.is_some_and(|master| ends.contains(&master));
+            (on || within).then(|| format!("{} rests on one of the two", said(&link.name)))
+        }
+        Observation::Route { route, .. } => {
+            let by = route.hops.iter().any(|hop| ends.contains(&hop.ifindex));
+            by.then(|| {
+                format!(
+                    "the route to {}/{} goes through one of the two",
+                    route.key.to, route.key.prefix_len
+                )
+            })
+        }
+        _ => None,
+    }
+}
+
+/// A device of another netns that may be a macvlan, ipvlan or vlan on one of these: its parent has such an index and is in
+/// a netns other than its own. Which netns that is is not asked: there may be no harm in one pair too many.
+fn child_of(facts: &[Fact], ends: [u32; 2]) -> Option<&str> {
+    facts.iter().find_map(|fact| match &fact.what {
+        Observation::Link { link, .. } if link.peer_nsid.is_some() => {
+            link.peer.filter(|on| ends.contains(on)).map(|_| link.name.as_str())
+        }
+        _ => None,
+    })
 }
 
 /// Unmounts what is mounted at a path if that is a netns with this inode. No symlink is followed on the way, and nothing

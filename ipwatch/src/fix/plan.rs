@@ -26,28 +26,59 @@ pub(crate) enum Unclear {
     NotFound(String),
     #[error("{0} is the beginning of several ids, or a network as well: give a finding's whole id")]
     Ambiguous(String),
+    #[error("{0} is the beginning of an id: --yes takes a network, or the whole id, which is {1}")]
+    Beginning(String, String),
 }
 
-/// The open findings that are meant by a finding's id, the beginning of it, or the name of a network.
+/// Shortest beginning of an id that stands for it. Tables show as much.
+const SHORTEST: usize = 4;
+
+/// What is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Meant<'a> {
+    /// These are planned.
+    pub(crate) findings: Vec<&'a Finding>,
+    /// Leaks of the network that was named which somebody has acknowledged: they are left as they are.
+    pub(crate) acknowledged: Vec<&'a Finding>,
+}
+
+/// The open findings that are meant by a finding's id, the beginning of it unless nobody is `asked`, or the name of a
+/// network.
 ///
 /// # Errors
 /// [`Unclear`]: there is none, or it means several things.
-pub(crate) fn meant<'a>(open: &'a [Finding], what: &str) -> Result<Vec<&'a Finding>, Unclear> {
+pub(crate) fn meant<'a>(
+    open: &'a [Finding],
+    what: &str,
+    asked: bool,
+) -> Result<Meant<'a>, Unclear> {
     let open = || open.iter().filter(|one| one.status != Status::Resolved);
+    let these = |findings| Meant { findings, acknowledged: Vec::new() };
     if let Some(one) = open().find(|one| one.id == what) {
-        return Ok(vec![one]);
+        return Ok(these(vec![one]));
     }
     let network: Vec<_> = open()
         .filter(|one| one.code == Code::IpamReservationLeaked)
         .filter(|one| one.subject.network.as_deref() == Some(what))
         .collect();
-    let by_id: Vec<_> = open().filter(|one| !what.is_empty() && one.id.starts_with(what)).collect();
+    let is_beginning = what.len() >= SHORTEST;
+    let by_id: Vec<_> = open().filter(|one| is_beginning && one.id.starts_with(what)).collect();
     match (by_id.as_slice(), network.as_slice()) {
         ([], []) => Err(Unclear::NotFound(said(what))),
-        ([_], []) => Ok(by_id),
-        ([], _) => Ok(network),
+        ([one], []) if !asked => Err(Unclear::Beginning(said(what), said(&one.id))),
+        ([_], []) => Ok(these(by_id)),
+        ([], _) => {
+            let (acknowledged, findings) = network.into_iter().partition(|one| one.acked.is_some());
+            Ok(Meant { findings, acknowledged })
+        }
         _ => Err(Unclear::Ambiguous(said(what))),
     }
+}
+
+/// A finding that is left as it is, for somebody has acknowledged it.
+pub(crate) fn acknowledged(finding: &Finding) -> FixItem {
+    let why = format!("it is acknowledged: `ipwatch fix {}` names it all the same", finding.id);
+    nothing(finding, subject(finding), why)
 }
 
 /// The IPs whose reservations are to be asked for, to plan these findings.

@@ -130,3 +130,35 @@ async fn a_daemon_that_went_is_asked_once_and_nothing_is_changed_without_it() {
     }
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
+
+/// Pods wait for the store's lock: of the daemon only the last question is asked under it.
+#[tokio::test]
+async fn the_plan_is_made_again_before_the_lock_and_the_last_look_is_under_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = dir.path().join("cbr0");
+    std::fs::create_dir(&network).unwrap();
+    std::fs::write(network.join(IP), "c0ffee\r\neth0").unwrap();
+    let key = network.join(IP).to_str().unwrap().to_owned();
+    let entry = IpamEntry { key, ..entry() };
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (says, asked) = (entry.clone(), seen.clone());
+    let fake = fake::daemon(move |ask| {
+        let lock = std::fs::File::open(network.join("lock"));
+        let held = lock.is_ok_and(|lock| lock.try_lock().is_err());
+        let (question, answer) = match ask {
+            Ask::Findings { .. } => ("findings", document(Body::Findings(vec![leaked()]), vec![])),
+            Ask::Ipam { .. } => ("ipam", document(Body::Ranges(Vec::new()), vec![says.clone()])),
+            Ask::Check { .. } => ("check", document(Body::Verdict(verdict(false)), Vec::new())),
+            _ => ("other", document(Body::Addresses(Vec::new()), Vec::new())),
+        };
+        asked.lock().unwrap().push((question, held));
+        Ok(answer)
+    });
+    let planned = plan::plan(&[&leaked()], &[entry], &[]).items.remove(0);
+    let mut act = act(&fake.client, &dir.path().join("fix"));
+    assert!(act.item(&planned).await.is_err(), "`check` says no");
+    let seen = seen.lock().unwrap();
+    assert!(seen.contains(&("check", true)), "{seen:?}");
+    assert!(seen.iter().all(|(question, held)| (*question == "check") == *held), "{seen:?}");
+    assert!(std::path::Path::new(&dir.path().join("cbr0").join(IP)).exists());
+}

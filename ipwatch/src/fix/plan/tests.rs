@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::{Container, Interface, IpamHolder, Netns};
+use crate::contract::{Ack, Container, Interface, IpamHolder, Netns};
 use crate::testing::finding;
 
 const ID: &str = "3d1f2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e00";
@@ -176,12 +176,14 @@ fn a_finding_is_meant_by_its_id_and_leaks_by_their_network() {
     (over.id, over.status) = ("r7d2h5kq4wz6xa3m".to_owned(), Status::Resolved);
     let open = [leak, other, over];
     let ids = |what: &str| {
-        let meant = meant(&open, what)?;
-        Ok::<_, Unclear>(meant.into_iter().map(|one| one.id[..4].to_owned()).collect::<Vec<_>>())
+        let meant = meant(&open, what, true)?;
+        Ok::<_, Unclear>(
+            meant.findings.into_iter().map(|one| one.id[..4].to_owned()).collect::<Vec<_>>(),
+        )
     };
     assert_eq!(ids("wv4a").unwrap(), ["wv4a"]);
     assert_eq!(ids("macvlan").unwrap(), ["wv4b"]);
-    assert!(matches!(ids("wv4"), Err(Unclear::Ambiguous(_))));
+    assert!(matches!(ids("wv4"), Err(Unclear::NotFound(_))), "too short for anything");
     assert!(matches!(ids("r7d2"), Err(Unclear::NotFound(_))), "it is over");
     for nothing in ["", "cbr", "x$(id)"] {
         assert!(matches!(ids(nothing), Err(Unclear::NotFound(_))), "{nothing}");
@@ -189,8 +191,38 @@ fn a_finding_is_meant_by_its_id_and_leaks_by_their_network() {
     // A network that is called as an id begins.
     let mut open = open;
     open[0].subject.network = Some("wv4b".to_owned());
-    assert!(matches!(meant(&open, "wv4b"), Err(Unclear::Ambiguous(_))));
-    assert_eq!(meant(&open, "wv4bbbbbbbbbbbbb").unwrap().len(), 1);
+    assert!(matches!(meant(&open, "wv4b", true), Err(Unclear::Ambiguous(_))));
+    assert_eq!(meant(&open, "wv4bbbbbbbbbbbbb", true).unwrap().findings.len(), 1);
+}
+
+#[test]
+fn where_nobody_is_asked_a_beginning_is_not_enough() {
+    let open = [leaks(&[18])];
+    let whole = open[0].id.as_str();
+    for beginning in ["w", "wv4a", &whole[..15]] {
+        assert!(meant(&open, beginning, false).is_err(), "{beginning}");
+    }
+    let why = meant(&open, "wv4a", false).unwrap_err().to_string();
+    assert!(why.contains(whole), "it says which: {why}");
+    for enough in [whole, "cbr0"] {
+        assert_eq!(meant(&open, enough, false).unwrap().findings.len(), 1, "{enough}");
+    }
+    assert!(meant(&open, "w", true).is_err(), "one letter");
+}
+
+#[test]
+fn what_somebody_acknowledged_is_left_unless_it_is_named_itself() {
+    let mut known = leaks(&[18]);
+    let at = "2026-01-02T03:00:00.000Z".to_owned();
+    known.acked = Some(Ack { at, uid: None, until: None, note: None });
+    let open = [known, Finding { id: "wv4bbbbbbbbbbbbb".to_owned(), ..leaks(&[19]) }];
+    let network = meant(&open, "cbr0", false).unwrap();
+    let [left] = network.acknowledged.as_slice() else { panic!("{network:?}") };
+    assert_eq!((network.findings[0].id.as_str(), network.findings.len()), ("wv4bbbbbbbbbbbbb", 1));
+    let item = acknowledged(left);
+    assert_eq!(item.state, FixState::LeftOut);
+    assert!(item.why.unwrap().contains(&open[0].id));
+    assert_eq!(meant(&open, &open[0].id, false).unwrap().findings.len(), 1);
 }
 
 fn mount(path: &str, pid: u32) -> Holder {

@@ -145,6 +145,14 @@ impl Proc {
     /// # Errors
     /// `/proc` cannot be listed.
     pub fn all_mounts(&self) -> io::Result<Vec<Fact>> {
+        Ok(self.mounts_elsewhere()?.0)
+    }
+
+    /// As [`Proc::all_mounts`], and whether every mount namespace could be read.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub(crate) fn mounts_elsewhere(&self) -> io::Result<(Vec<Fact>, bool)> {
         let told: HashSet<u32> = self
             .mounts()?
             .iter()
@@ -157,8 +165,9 @@ impl Proc {
         let found = |inode, holder| {
             facts.push(fact(Observation::Holder { netns: NetnsRef::inode(inode), holder }));
         };
-        self.each_mount(|inode| !told.contains(&inode), Search::everything().until, found)?;
-        Ok(facts)
+        let until = Search::everything().until;
+        let whole = self.each_mount(|inode| !told.contains(&inode), until, found)?;
+        Ok((facts, whole))
     }
 
     /// Every mount of a wanted netns; false when a mount namespace could not be read.
