@@ -58,6 +58,8 @@ enum Outcome {
     Taken,
     /// `fix`: something that was planned was not done.
     Skipped,
+    /// `fix`: something was moved that should not have been, and could not be put back.
+    Stranded,
     /// `check --strict`: nobody has the IP, and no pool of this node contains it.
     InNoPool,
 }
@@ -122,6 +124,7 @@ pub fn main() -> ExitCode {
     match dispatch(cli) {
         Ok(Outcome::Fine) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Ok(Outcome::Findings | Outcome::Taken | Outcome::Skipped) => ExitCode::from(FINDINGS),
+        Ok(Outcome::Stranded) => ExitCode::from(ERROR),
         Ok(Outcome::InNoPool) => ExitCode::from(IN_NO_POOL),
         Err(failure) => failed(&failure),
     }

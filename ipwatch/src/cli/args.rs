@@ -422,9 +422,12 @@ pub(super) struct Fix {
     /// Only reservations of these IPs
     #[arg(long, value_name = "IP", num_args = 1.., value_delimiter = ',')]
     pub(super) only: Vec<IpAddr>,
-    /// Restore what an earlier run has moved away and nobody was given since
+    /// Restore what the newest such run has moved away and nobody was given since
     #[arg(long)]
     pub(super) undo: bool,
+    /// Restore what this run has moved away: the name of its directory
+    #[arg(long, value_name = "RUN", requires = "undo")]
+    pub(super) run: Option<String>,
     /// Where the record of each run, and what it moved away, is kept; for root alone
     /// [default: fix in the daemon's state directory, /var/lib/ipwatch/fix]
     #[arg(long, value_name = "DIR")]

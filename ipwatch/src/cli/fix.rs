@@ -77,10 +77,15 @@ fn tell(
             "neither the journal nor syslog took a note of it: the record alone has it",
         );
     }
-    let skipped = fix.items.iter().any(|item| item.state == FixState::Skipped);
+    let any = |state| fix.items.iter().any(|item| item.state == state);
+    let (skipped, stranded) = (any(FixState::Skipped), any(FixState::Stranded));
     document.body = Body::Fix(fix);
     out.document(document, true)?;
-    Ok(if skipped { Outcome::Skipped } else { Outcome::Fine })
+    Ok(match (stranded, skipped) {
+        (true, _) => Outcome::Stranded,
+        (false, true) => Outcome::Skipped,
+        (false, false) => Outcome::Fine,
+    })
 }
 
 async fn restore(
@@ -89,14 +94,16 @@ async fn restore(
     asked: &Asked,
     base: &std::path::Path,
 ) -> Result<Outcome, Failure> {
-    let undo = undo::look(base, &asked.what, &asked.only).map_err(anyhow::Error::from)?;
+    let run = asked.run.as_deref();
+    let undo = undo::look(base, &asked.what, &asked.only, run).map_err(anyhow::Error::from)?;
     for unread in &undo.unread {
         super::complain(&format!("a record cannot be read: {unread}"));
     }
     if undo.fix.items.is_empty() {
         let what = crate::remedy::said(&asked.what);
         return Err(Failure::NotFound(format!(
-            "nothing that was done about {what} can be undone: {} has no such record",
+            "nothing that was done about {what} can be undone: {} has no such record, or its newest one was undone, and \
+             --run names an older one",
             base.display()
         )));
     }
@@ -104,7 +111,7 @@ async fn restore(
     if !goes_on(out, asked, &mut document, undo.fix.clone(), "Restore this?")? {
         return Ok(Outcome::Fine);
     }
-    let restored = undo::restore(undo).await.map_err(anyhow::Error::from)?;
+    let restored = undo::restore(undo, client).await.map_err(anyhow::Error::from)?;
     tell(out, &mut document, restored)
 }
 

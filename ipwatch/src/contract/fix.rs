@@ -11,6 +11,9 @@ use super::{Code, Interface, Netns};
 pub struct Fix {
     /// Nothing was changed: this is what would be.
     pub dry_run: bool,
+    /// What an earlier run moved away is to be restored, or was: `planned` is to be restored then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undo: bool,
     /// Each thing, in the order in which it is changed.
     pub items: Vec<FixItem>,
     /// How many reservations of the same causes the daemon does not list. They are listed as these are freed.
@@ -97,6 +100,8 @@ pub enum FixState {
     Skipped,
     /// It was done, and was undone.
     Restored,
+    /// It was moved away, was another one by then, and could not be put back: it is in the record. `why` says where.
+    Stranded,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

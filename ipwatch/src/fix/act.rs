@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::host_local::{Expected, Locked};
+use super::host_local::{Expected, Locked, Refused};
 use super::node::{self, Node};
 use super::record::{Record, RecordError};
 use super::who::Who;
@@ -17,6 +17,7 @@ use crate::clock;
 use crate::contract::{
     Body, Document, Finding, Fix, FixItem, FixState, FixTarget, IpamEntry, Prefix,
 };
+use crate::remedy::said;
 
 /// How long the daemon is given for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -46,6 +47,30 @@ pub(crate) fn may() -> Result<(), ActError> {
         return Err(ActError::NotRoot);
     }
     node::is_here().map_err(ActError::Elsewhere)
+}
+
+/// Why an item was not done.
+#[derive(Debug)]
+enum NotDone {
+    /// Nothing was changed.
+    Skipped(String),
+    /// Something was moved that should not have been.
+    Stranded(String),
+}
+
+impl From<String> for NotDone {
+    fn from(why: String) -> Self {
+        Self::Skipped(why)
+    }
+}
+
+impl NotDone {
+    fn told(self) -> (FixState, Option<String>) {
+        match self {
+            Self::Skipped(why) => (FixState::Skipped, Some(why)),
+            Self::Stranded(why) => (FixState::Stranded, Some(why)),
+        }
+    }
 }
 
 /// What is asked of the daemon at a change.
@@ -86,50 +111,58 @@ pub(crate) async fn change(
     for item in fix.items.iter_mut().filter(|item| item.state == FixState::Planned) {
         match act.item(item).await {
             Ok(()) => item.state = FixState::Done,
-            Err(why) => (item.state, item.why) = (FixState::Skipped, Some(why)),
+            Err(why) => (item.state, item.why) = why.told(),
         }
         item.proof.clear();
-        if item.state == FixState::Done {
+        if is_changed(item.state) {
             act.unlogged |= !log::tell(item, &act.who, act.record.path());
         }
     }
-    Ok((fix, !act.unlogged))
+    let Act { record, unlogged, .. } = act;
+    if !fix.items.iter().any(|item| is_changed(item.state)) && record.discard() {
+        fix.record = None;
+    }
+    Ok((fix, !unlogged))
+}
+
+fn is_changed(state: FixState) -> bool {
+    matches!(state, FixState::Done | FixState::Stranded)
 }
 
 impl Act<'_> {
     /// Looks at one item again, and changes it.
-    async fn item(&mut self, item: &FixItem) -> Result<(), String> {
+    async fn item(&mut self, item: &FixItem) -> Result<(), NotDone> {
         match &item.target {
             FixTarget::FreeReservation { .. } => self.reservation(item).await,
             FixTarget::UnmountNetns { path, netns } => {
                 self.agrees(item).await?;
                 let number = self.intend(item, None)?;
                 let done = self.node.unmount(path, netns);
-                self.became(number, item, done)
+                self.became(number, item, done.map_err(NotDone::from))
             }
             FixTarget::DeletePair { interface, peer } => {
                 self.agrees(item).await?;
                 self.hear_of_netns().await?;
                 let number = self.intend(item, None)?;
                 let done = self.node.delete_pair(interface, peer);
-                self.became(number, item, done)
+                self.became(number, item, done.map_err(NotDone::from))
             }
-            FixTarget::Nothing { .. } => Err("there is nothing to be done".to_owned()),
+            FixTarget::Nothing { .. } => Err("there is nothing to be done".to_owned().into()),
         }
     }
 
     /// Moves a reservation away. All of it is looked at while no ADD and no DEL of the network runs.
-    async fn reservation(&mut self, item: &FixItem) -> Result<(), String> {
+    async fn reservation(&mut self, item: &FixItem) -> Result<(), NotDone> {
         let FixTarget::FreeReservation { ip, path, container_id, ifname, since, .. } = &item.target
         else {
-            return Err("it is no reservation".to_owned());
+            return Err("it is no reservation".to_owned().into());
         };
         let path = Path::new(path);
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err("it is no path of a file".to_owned());
+            return Err("it is no path of a file".to_owned().into());
         };
         if let Some(why) = &self.silent {
-            return Err(why.clone());
+            return Err(why.clone().into());
         }
         // What takes long comes before the lock, for which pods wait; what may have changed since, below it.
         self.agrees(item).await?;
@@ -139,14 +172,19 @@ impl Act<'_> {
         self.is_free(*ip, container_id).await?;
         self.node.nobody_has(*ip, until)?;
         if clock::now() > until {
-            return Err(node::LATE.to_owned());
+            return Err(node::LATE.to_owned().into());
         }
         let kept = format!("{}-{ip}", self.record.items());
         let number = self.intend(item, Some(&kept))?;
         let (ifname, since) = (ifname.as_deref(), since.as_deref());
         let expected = Expected { container_id, ifname, since };
         let done = locked.move_away(name, expected, self.record.dir(), &kept);
-        self.became(number, item, done.map_err(|error| error.to_string()))
+        let at = said(&self.record.path().join(&kept).display().to_string());
+        let done = done.map_err(|error| match error {
+            Refused::Stranded(_) => NotDone::Stranded(format!("{error}, {at}")),
+            error => NotDone::Skipped(error.to_string()),
+        });
+        self.became(number, item, done)
     }
 
     /// Tells the look at the node which netns the daemon knows.
@@ -171,11 +209,12 @@ impl Act<'_> {
         &mut self,
         number: usize,
         item: &FixItem,
-        done: Result<(), String>,
-    ) -> Result<(), String> {
+        done: Result<(), NotDone>,
+    ) -> Result<(), NotDone> {
         let (state, why) = match &done {
             Ok(()) => (FixState::Done, None),
-            Err(why) => (FixState::Skipped, Some(why.clone())),
+            Err(NotDone::Skipped(why)) => (FixState::Skipped, Some(why.clone())),
+            Err(NotDone::Stranded(why)) => (FixState::Stranded, Some(why.clone())),
         };
         let item = FixItem { state, why, ..item.clone() };
         if let Err(error) = self.record.became(number, &item, None) {

@@ -54,6 +54,10 @@ pub(super) enum Refused {
     OtherFileSystem(PathBuf),
     #[error("the IP has been given out again since")]
     GivenOut,
+    #[error(
+        "another file took its place at the very moment of the change and could not be put back ({0}): it is in the record"
+    )]
+    Stranded(Box<Refused>),
     #[error("the record has no file of it: it was never moved, or was taken away")]
     NotKept,
 }
@@ -117,7 +121,7 @@ impl Locked {
     /// Moves a reservation away that says what is expected.
     ///
     /// # Errors
-    /// [`Refused`]; it lies where it was then.
+    /// [`Refused`]; it lies where it was then, but for [`Refused::Stranded`].
     pub(super) fn move_away(
         &self,
         name: &OsStr,
@@ -133,8 +137,15 @@ impl Locked {
             self.sync();
             return Ok(());
         }
-        self.rename((to, kept.as_ref()), (self.dir.as_fd(), name))?;
-        Err(Refused::Changed)
+        Err(self.put_back(name, to, kept))
+    }
+
+    /// Puts back what should not have been moved, and says how that went.
+    fn put_back(&self, name: &OsStr, to: BorrowedFd<'_>, kept: &str) -> Refused {
+        match self.rename((to, kept.as_ref()), (self.dir.as_fd(), name)) {
+            Ok(()) => Refused::Changed,
+            Err(error) => Refused::Stranded(Box::new(error)),
+        }
     }
 
     /// Moves a reservation back, unless there is one of its IP by now.

@@ -58,10 +58,13 @@ fn syslog(text: &str) -> bool {
 
 /// What was done, in words.
 pub(super) fn sentence(item: &FixItem) -> String {
-    let restored = item.state == FixState::Restored;
     match &item.target {
         FixTarget::FreeReservation { ip, network, container_id, .. } => {
-            let did = if restored { "restored" } else { "freed" };
+            let did = match item.state {
+                FixState::Restored => "restored",
+                FixState::Stranded => "moved away, and could not put back, what was at",
+                _ => "freed",
+            };
             format!("{did} {ip} in {} of container {}", said(network), said(container_id))
         }
         FixTarget::UnmountNetns { path, netns } => {

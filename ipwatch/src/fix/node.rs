@@ -173,12 +173,12 @@ impl Node {
         told: bool,
         mut each: impl FnMut(u32, &[Fact]) -> Result<(), String>,
     ) -> Result<(), String> {
-        let mut left = self.all_netns()?;
+        let mut left = self.all_netns(until)?;
         let mut closed = String::new();
         for round in 0..ROUNDS {
             if round > 0 {
                 std::thread::sleep(PAUSE);
-                let now = self.all_netns()?;
+                let now = self.all_netns(until)?;
                 left = now.into_iter().filter(|(inode, _)| left.contains_key(inode)).collect();
             }
             let mut failed = BTreeMap::new();
@@ -203,7 +203,7 @@ impl Node {
             }
             left = failed;
         }
-        if of_these(&left, self.all_netns()?).is_empty() {
+        if of_these(&left, self.all_netns(until)?).is_empty() {
             return Ok(());
         }
         Err(format!("what a network namespace has could not be asked: {closed}"))
@@ -224,7 +224,10 @@ impl Node {
     }
 
     /// The netns of the node but the host's, by inode, with the ways in.
-    fn all_netns(&self) -> Result<BTreeMap<u32, Vec<Door>>, String> {
+    fn all_netns(&self, until: BootNs) -> Result<BTreeMap<u32, Vec<Door>>, String> {
+        if clock::now() > until {
+            return Err(LATE.to_owned());
+        }
         let host = self.requests.host();
         let tasks = self.tasks()?;
         let mounts = self.proc.mounts().map_err(unread)?;

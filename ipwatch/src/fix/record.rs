@@ -2,11 +2,12 @@
 //! and beside that `record.jsonl`: who had it done, what was about to be done, and what became of it. The intention is on
 //! the disk before the change, so that a run that was killed can be undone too.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -100,6 +101,8 @@ pub(crate) struct Record {
     path: PathBuf,
     log: File,
     items: usize,
+    /// The last line may be half a one.
+    torn: bool,
 }
 
 impl Record {
@@ -126,7 +129,7 @@ impl Record {
         let dir = open_dir(parent.as_fd(), name.as_ref()).map_err(fail)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::APPEND;
         let log = open_log(dir.as_fd(), flags).map_err(fail)?;
-        let mut record = Self { dir, path: base.join(&name), log, items: 0 };
+        let mut record = Self { dir, path: base.join(&name), log, items: 0, torn: false };
         let begin = Line::Begin { at, what: what.to_owned(), node: node.to_owned(), who };
         record.write(&begin).map_err(fail)?;
         // The directory's name is on the disk too before anything is moved into it.
@@ -176,21 +179,57 @@ impl Record {
     }
 
     fn write(&mut self, line: &Line) -> io::Result<()> {
-        let mut text = serde_json::to_vec(line)?;
+        // A line behind half a one would be lost with that.
+        let mut text = if self.torn { vec![b'\n'] } else { Vec::new() };
+        serde_json::to_writer(&mut text, line)?;
         text.push(b'\n');
-        self.log.write_all(&text)?;
+        let written = self.log.write_all(&text);
+        self.torn = written.is_err();
+        written?;
         self.log.sync_all()
+    }
+
+    /// Removes the record of a run that has changed nothing. Whether it is gone.
+    pub(crate) fn discard(self) -> bool {
+        let is_log = |name: &[u8]| [b".".as_slice(), b"..", LOG.as_bytes()].contains(&name);
+        let Ok(mut all) = rustix::fs::Dir::read_from(&self.dir) else { return false };
+        all.all(|entry| entry.is_ok_and(|entry| is_log(entry.file_name().to_bytes())))
+            && rustix::fs::unlinkat(&self.dir, LOG, AtFlags::empty()).is_ok()
+            && std::fs::remove_dir(&self.path).is_ok()
     }
 }
 
-/// A run whose record is still there.
+/// A run whose record is still there. Nothing of it is kept open: there may be thousands.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    pub(crate) record: Record,
+    base: PathBuf,
+    /// The name of its directory.
+    pub(crate) name: OsString,
     pub(crate) lines: Vec<Line>,
 }
 
-/// The runs below `base`, the newest first. One whose record cannot be read is passed over, and named.
+impl Kept {
+    /// Its record, to restore from.
+    ///
+    /// # Errors
+    /// It is gone, or is not what it was.
+    pub(crate) fn open(&self) -> io::Result<Record> {
+        let parent = open_base(&self.base).map_err(io::Error::other)?;
+        let dir = open_dir(parent.as_fd(), &self.name)?;
+        let log = open_log(dir.as_fd(), OFlags::RDWR | OFlags::APPEND)?;
+        let length = log.metadata()?.len();
+        let mut last = [b'\n'];
+        if let Some(at) = length.checked_sub(1) {
+            log.read_exact_at(&mut last, at)?;
+        }
+        let intents = self.lines.iter().filter(|line| matches!(line, Line::Intent { .. }));
+        let (path, items) = (self.base.join(&self.name), intents.count());
+        Ok(Record { dir, path, log, items, torn: last != *b"\n" })
+    }
+}
+
+/// The runs below `base`, the newest first. One whose record cannot be read is passed over, and named; and so is a line that
+/// cannot be read, and a file of which no line tells.
 ///
 /// # Errors
 /// [`RecordError`]; that there is none yet is none.
@@ -215,27 +254,61 @@ pub(crate) fn runs(base: &Path) -> Result<(Vec<Kept>, Vec<String>), RecordError>
     let (mut kept, mut unread) = (Vec::new(), Vec::new());
     for name in names {
         match read(base, parent.as_fd(), &name) {
-            Ok(run) => kept.push(run),
+            Ok((run, strange)) => {
+                kept.push(run);
+                unread.extend(strange);
+            }
             Err(error) => unread.push(format!("{}: {error}", base.join(&name).display())),
         }
     }
     Ok((kept, unread))
 }
 
-fn read(base: &Path, parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<Kept> {
+fn read(base: &Path, parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<(Kept, Vec<String>)> {
     use std::io::Read as _;
     let dir = open_dir(parent, name)?;
     let mut bytes = Vec::new();
-    let log = open_log(dir.as_fd(), OFlags::RDWR | OFlags::APPEND)?;
-    (&log).take(LONGEST).read_to_end(&mut bytes)?;
-    // The last line of a run that was killed may be half a one.
-    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    let lines: Vec<Line> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let log = open_log(dir.as_fd(), OFlags::RDONLY)?;
+    log.take(LONGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+    }
+    let (mut lines, mut strange) = (Vec::<Line>::new(), Vec::new());
+    let path = base.join(name).join(LOG);
+    for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        match serde_json::from_slice(line) {
+            Ok(line) => lines.push(line),
+            Err(_) if line.is_empty() => {}
+            Err(error) => {
+                strange.push(format!("{}, line {}: {error}", path.display(), number + 1));
+            }
+        }
+    }
     if !matches!(lines.first(), Some(Line::Begin { .. })) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it has no beginning"));
     }
-    let items = lines.iter().filter(|line| matches!(line, Line::Intent { .. })).count();
-    Ok(Kept { record: Record { dir, path: base.join(name), log, items }, lines })
+    for file in untold(&dir, &lines)? {
+        let path = base.join(name).join(file);
+        strange.push(format!("{}: no line of its record says what it was", path.display()));
+    }
+    Ok((Kept { base: base.to_owned(), name: name.to_owned(), lines }, strange))
+}
+
+/// Files of which no line tells.
+fn untold(dir: &OwnedFd, lines: &[Line]) -> io::Result<Vec<OsString>> {
+    let is_told = |name: &[u8]| {
+        let kept = |line: &Line| matches!(line, Line::Intent { kept: Some(kept), .. } if kept.as_bytes() == name);
+        name.starts_with(b".") || name == LOG.as_bytes() || lines.iter().any(kept)
+    };
+    let mut untold = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !is_told(name) {
+            untold.push(OsStr::from_bytes(name).to_owned());
+        }
+    }
+    Ok(untold)
 }
 
 /// The directories above the records, as far as they are missing. The lowest is the daemon's state directory.
@@ -313,8 +386,9 @@ mod tests {
         let Line::Intent { item: told, .. } = &kept[0].lines[1] else { panic!("no intent") };
         assert_eq!(**told, item());
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!([mode(&base), mode(kept[0].record.path())], [0o700; 2]);
-        assert_eq!(mode(&kept[0].record.path().join(LOG)), 0o600);
+        let run = base.join(&kept[0].name);
+        assert_eq!([mode(&base), mode(&run)], [0o700; 2]);
+        assert_eq!(mode(&run.join(LOG)), 0o600);
     }
 
     #[test]
@@ -331,16 +405,48 @@ mod tests {
     }
 
     #[test]
-    fn half_a_last_line_is_passed_over_and_what_is_no_record_is_named() {
+    fn half_a_line_takes_no_other_with_it_and_what_cannot_be_read_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("fix");
-        let record = Record::begin(&base, "x", "n", Who::now()).unwrap();
-        let log = record.path().join(LOG);
-        use std::io::Write as _;
-        File::options().append(true).open(log).unwrap().write_all(b"{\"line\":\"int").unwrap();
+        let mut record = Record::begin(&base, "x", "n", Who::now()).unwrap();
+        let half = |record: &Record| {
+            let mut log = File::options().append(true).open(record.path().join(LOG)).unwrap();
+            log.write_all(b"{\"line\":\"int").unwrap();
+        };
+        // The disk was full, and is so no more.
+        half(&record);
+        record.torn = true;
+        record.intend(&item(), Some("0-x")).unwrap();
+        half(&record);
         std::fs::create_dir(base.join("2000")).unwrap();
+        std::fs::write(record.path().join("7-y"), "").unwrap();
         let (kept, unread) = runs(&base).unwrap();
-        assert_eq!((kept.len(), kept[0].lines.len()), (1, 1));
-        assert!(unread[0].contains("/2000: "), "{unread:?}");
+        assert_eq!((kept.len(), kept[0].lines.len()), (1, 2), "{unread:?}");
+        for part in ["record.jsonl, line 2: ", "record.jsonl, line 4: ", "/7-y: ", "/2000: "] {
+            assert_eq!(unread.iter().filter(|one| one.contains(part)).count(), 1, "{unread:?}");
+        }
+        let mut again = kept[0].open().unwrap();
+        again.became(0, &FixItem { state: FixState::Restored, ..item() }, None).unwrap();
+        assert_eq!(runs(&base).unwrap().0[0].lines.len(), 3);
+    }
+
+    #[test]
+    fn a_run_that_changed_nothing_leaves_nothing_and_many_runs_keep_no_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("fix");
+        let mut record = Record::begin(&base, "x", "n", Who::now()).unwrap();
+        record.intend(&item(), Some("0-x")).unwrap();
+        let path = record.path().to_owned();
+        std::fs::write(path.join("0-x"), "").unwrap();
+        assert!(!record.discard() && path.join(LOG).exists(), "something is kept in it");
+        let ours = |fd: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_link(fd.unwrap().path()).is_ok_and(|to| to.starts_with(dir.path()))
+        };
+        let (kept, _) = runs(&base).unwrap();
+        assert_eq!(kept.len(), 1);
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().map(ours).filter(|is| *is).count();
+        assert_eq!(open, 0);
+        std::fs::remove_file(path.join("0-x")).unwrap();
+        assert!(kept[0].open().unwrap().discard() && !path.exists());
     }
 }

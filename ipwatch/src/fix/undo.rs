@@ -2,13 +2,22 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::timeout;
 
 use super::act::{ActError, may};
 use super::host_local::Locked;
 use super::log;
-use super::record::{self, Kept, Line, RecordError};
+use super::record::{self, Kept, Line, Record, RecordError};
 use super::who::Who;
-use crate::contract::{Fix, FixItem, FixState, FixTarget};
+use crate::api::client::Client;
+use crate::api::{Ask, Past};
+use crate::contract::{Body, Document, Fix, FixItem, FixState, FixTarget, Prefix, Tenure};
+
+/// How long the daemon is given to say who has had an IP since.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What can be undone of earlier runs.
 #[derive(Debug)]
@@ -27,31 +36,65 @@ struct Place {
     run: usize,
     number: usize,
     kept: Option<String>,
+    /// When it was about to be moved, RFC 3339.
+    at: String,
 }
 
 /// What can be undone of the finding with this id, or a beginning of it, or of this network; of these IPs, unless there are
-/// none.
+/// none. Of one run alone, the newest that has changed something of it, or the one that is named: what one before that has
+/// moved away may have been given out, and freed, since.
 ///
 /// # Errors
 /// [`RecordError`]
-pub(crate) fn look(base: &Path, what: &str, only: &[IpAddr]) -> Result<Undo, RecordError> {
+pub(crate) fn look(
+    base: &Path,
+    what: &str,
+    only: &[IpAddr],
+    named: Option<&str>,
+) -> Result<Undo, RecordError> {
     let (runs, unread) = record::runs(base)?;
     let (mut places, mut items) = (Vec::new(), Vec::new());
-    for (run, kept) in runs.iter().enumerate() {
-        for (place, item) in of_run(run, &kept.lines, what, only) {
+    let is_meant = |kept: &Kept| match named {
+        Some(name) => kept.name == name,
+        None => changed(&kept.lines, what, only).next().is_some(),
+    };
+    if let Some(run) = runs.iter().position(is_meant) {
+        let (newer, rest) = runs.split_at(run);
+        let lines = rest.first().map_or(&[][..], |kept| &kept.lines);
+        for (place, mut item) in of_run(run, lines, what, only) {
+            if newer.iter().any(|kept| has_moved(&kept.lines, &item.target)) {
+                item.state = FixState::LeftOut;
+                item.why = Some(
+                    "a later run moved one of this IP away: it was given out in between".to_owned(),
+                );
+            }
             places.push(place);
             items.push(item);
         }
     }
-    let fix = Fix { dry_run: true, items, ..Fix::default() };
+    let fix = Fix { dry_run: true, undo: true, items, ..Fix::default() };
     Ok(Undo { runs, places, fix, unread })
 }
 
-/// What one run has changed and nobody has undone.
-fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(Place, FixItem)> {
-    let mut found = Vec::new();
-    for line in lines {
-        let Line::Intent { number, item, kept, .. } = line else { continue };
+/// Whether a run has moved away a reservation of the same file.
+fn has_moved(lines: &[Line], target: &FixTarget) -> bool {
+    let FixTarget::FreeReservation { path: wanted, network, .. } = target else { return false };
+    changed(lines, network, &[]).any(|(line, _)| match line {
+        Line::Intent { item, .. } => {
+            matches!(&item.target, FixTarget::FreeReservation { path, .. } if path == wanted)
+        }
+        _ => false,
+    })
+}
+
+/// What one run has changed of it, or may have: its intentions, and what became of each at last.
+fn changed<'a>(
+    lines: &'a [Line],
+    what: &str,
+    only: &[IpAddr],
+) -> impl Iterator<Item = (&'a Line, Option<FixState>)> {
+    lines.iter().filter_map(move |line| {
+        let Line::Intent { number, item, .. } = line else { return None };
         let is_meant = match &item.target {
             FixTarget::FreeReservation { ip, network, .. } => {
                 (network == what || is_id(&item.finding, what))
@@ -65,7 +108,16 @@ fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(Place
         });
         // Of a run that was killed only the intention is known: where the file lies tells.
         let over = outcomes.last();
-        if !is_meant || matches!(over, Some(FixState::Skipped | FixState::Restored)) {
+        (is_meant && over != Some(FixState::Skipped)).then_some((line, over))
+    })
+}
+
+/// What one run has changed and nobody has undone.
+fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(Place, FixItem)> {
+    let mut found = Vec::new();
+    for (line, over) in changed(lines, what, only) {
+        let Line::Intent { number, item, kept, at } = line else { continue };
+        if over == Some(FixState::Restored) {
             continue;
         }
         let mut item = FixItem { proof: Vec::new(), why: None, ..(**item).clone() };
@@ -74,7 +126,8 @@ fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(Place
             item.state = FixState::LeftOut;
             item.why = Some("what was removed cannot be brought back: nothing used it".to_owned());
         }
-        found.push((Place { run, number: *number, kept: kept.clone() }, item));
+        let (kept, at) = (kept.clone(), at.clone());
+        found.push((Place { run, number: *number, kept, at }, item));
     }
     found
 }
@@ -83,13 +136,15 @@ fn is_id(id: &str, what: &str) -> bool {
     what.len() >= 4 && id.starts_with(what)
 }
 
-/// Restores it. Whether every change was logged.
+/// Restores it, but for what somebody has had since, as far as the daemon knows. Whether every change was logged.
 ///
 /// # Errors
 /// [`ActError`]: nothing was changed.
-pub(crate) async fn restore(undo: Undo) -> Result<(Fix, bool), ActError> {
+pub(crate) async fn restore(undo: Undo, client: &Client) -> Result<(Fix, bool), ActError> {
     may()?;
-    let Undo { mut runs, places, mut fix, .. } = undo;
+    let Undo { runs, places, mut fix, .. } = undo;
+    // It is asked only while it answers: a reservation too many is found again, and harms nobody.
+    let mut daemon = Some(client);
     let who = Who::now();
     let mut logged = true;
     fix.dry_run = false;
@@ -97,15 +152,15 @@ pub(crate) async fn restore(undo: Undo) -> Result<(Fix, bool), ActError> {
         if item.state != FixState::Planned {
             continue;
         }
-        let Some(run) = runs.get_mut(place.run) else { continue };
-        match one(item, place, run).await {
-            Ok(()) => {
+        let Some(run) = runs.get(place.run) else { continue };
+        match one(item, place, run, &mut daemon).await {
+            Ok(mut record) => {
                 item.state = FixState::Restored;
-                if let Err(error) = run.record.became(place.number, item, Some(&who)) {
-                    let path = run.record.path().display();
+                if let Err(error) = record.became(place.number, item, Some(&who)) {
+                    let path = record.path().display();
                     tracing::warn!("the record in {path} is not whole: {error}");
                 }
-                logged &= log::tell(item, &who, run.record.path());
+                logged &= log::tell(item, &who, record.path());
             }
             Err(why) => (item.state, item.why) = (FixState::Skipped, Some(why)),
         }
@@ -113,8 +168,45 @@ pub(crate) async fn restore(undo: Undo) -> Result<(Fix, bool), ActError> {
     Ok((fix, logged))
 }
 
-async fn one(item: &FixItem, place: &Place, run: &Kept) -> Result<(), String> {
-    let (FixTarget::FreeReservation { path, .. }, Some(kept)) = (&item.target, &place.kept) else {
+/// Nobody has had the IP since, by what the daemon remembers.
+async fn nobody_since(ip: IpAddr, at: &str, daemon: &mut Option<&Client>) -> Result<(), String> {
+    let Some(client) = *daemon else { return Ok(()) };
+    let asked = Ask::History(Past { ip: Some(Prefix::host(ip)), ..Past::default() });
+    match timeout(PATIENCE, client.ask(&asked)).await {
+        Ok(Ok(Document { body: Body::History(all), .. })) => {
+            match all.iter().find(|one| is_later(one, at)) {
+                Some(one) => Err(format!(
+                    "the IP has been given out again since: it was up from {}",
+                    one.from
+                )),
+                None => Ok(()),
+            }
+        }
+        Ok(Err(crate::api::client::ClientError::Refused { status: 404, .. })) => Ok(()),
+        _ => {
+            *daemon = None;
+            Ok(())
+        }
+    }
+}
+
+/// Whether somebody had the IP after a moment. What has no date that can be read may have been then.
+fn is_later(tenure: &Tenure, at: &str) -> bool {
+    let date = |text: &str| text.parse::<Timestamp>().ok();
+    match (tenure.to.as_deref().map(date), date(at)) {
+        (Some(Some(to)), Some(at)) => to > at,
+        _ => true,
+    }
+}
+
+async fn one(
+    item: &FixItem,
+    place: &Place,
+    run: &Kept,
+    daemon: &mut Option<&Client>,
+) -> Result<Record, String> {
+    let (FixTarget::FreeReservation { ip, path, .. }, Some(kept)) = (&item.target, &place.kept)
+    else {
         return Err("it cannot be brought back".to_owned());
     };
     // A name in a record that somebody has written by hand leads nowhere else.
@@ -125,8 +217,11 @@ async fn one(item: &FixItem, place: &Place, run: &Kept) -> Result<(), String> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err("it is no path of a file".to_owned());
     };
+    nobody_since(*ip, &place.at, daemon).await?;
+    let record = run.open().map_err(|error| format!("its record cannot be opened: {error}"))?;
     let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
-    locked.move_back(run.record.dir(), kept, name).map_err(|error| error.to_string())
+    locked.move_back(record.dir(), kept, name).map_err(|error| error.to_string())?;
+    Ok(record)
 }
 
 #[cfg(test)]
@@ -173,18 +268,79 @@ mod tests {
             outcome(2, FixState::Restored),
             // The run was killed here.
             intent(3, reservation(21), Some("3-x")),
+            // It could not be put back.
+            intent(4, reservation(22), Some("4-x")),
+            outcome(4, FixState::Stranded),
         ];
         let numbers = |what: &str, only: &[IpAddr]| {
             let found = of_run(0, &lines, what, only);
             found.into_iter().map(|(place, _)| place.number).collect::<Vec<_>>()
         };
         for what in ["cbr0", ID, "wv4a"] {
-            assert_eq!(numbers(what, &[]), [0, 3], "{what}");
+            assert_eq!(numbers(what, &[]), [0, 3, 4], "{what}");
         }
         for other in ["macvlan", "wv4", "", "r7d2"] {
             assert_eq!(numbers(other, &[]), [] as [usize; 0], "{other}");
         }
         assert_eq!(numbers("cbr0", &["10.0.3.21".parse().unwrap()]), [3]);
+    }
+
+    #[test]
+    fn only_the_newest_run_is_undone_and_nothing_that_was_given_out_since() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("fix");
+        let mut names = Vec::new();
+        for freed in [&[18, 19][..], &[18]] {
+            let mut record = Record::begin(&base, "cbr0", "node-1", Who::now()).unwrap();
+            for last in freed {
+                let item = *reservation(*last);
+                let number = record.intend(&item, Some(&format!("{last}-x"))).unwrap();
+                record.became(number, &FixItem { state: FixState::Done, ..item }, None).unwrap();
+            }
+            names.push(record.path().file_name().unwrap().to_str().unwrap().to_owned());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let look = |named: Option<&str>| {
+            let undo = look(&base, "cbr0", &[], named).unwrap();
+            assert!(undo.fix.undo);
+            let told = |item: &FixItem| match &item.target {
+                FixTarget::FreeReservation { ip, .. } => (ip.to_string(), item.state),
+                _ => panic!("{item:?}"),
+            };
+            undo.fix.items.iter().map(told).collect::<Vec<_>>()
+        };
+        let one = |last: u8, state| (format!("10.0.3.{last}"), state);
+        assert_eq!(look(None), [one(18, FixState::Planned)], "the newest alone");
+        let older = [one(18, FixState::LeftOut), one(19, FixState::Planned)];
+        assert_eq!(look(Some(&names[0])), older, "18 was given out before the second run");
+        assert!(look(Some("2000")).is_empty());
+        let (runs, _) = record::runs(&base).unwrap();
+        let restored = FixItem { state: FixState::Restored, ..*reservation(18) };
+        runs[0].open().unwrap().became(0, &restored, None).unwrap();
+        assert!(look(None).is_empty(), "an older one only where it is named");
+    }
+
+    #[test]
+    fn whoever_had_the_ip_afterwards_counts() {
+        let tenure = |to: Option<&str>| Tenure {
+            ip: "10.0.3.18".parse().unwrap(),
+            netns: crate::contract::Netns::default(),
+            container: None,
+            pod: None,
+            from: "2026-01-02T03:00:00.000Z".to_owned(),
+            to: to.map(str::to_owned),
+            ended_by: None,
+            times: None,
+        };
+        let at = "2026-01-02T03:10:00.000Z";
+        for (to, later) in [
+            (None, true),
+            (Some("2026-01-02T03:10:00.001Z"), true),
+            (Some("2026-01-02T03:09:59Z"), false),
+            (Some("whenever"), true),
+        ] {
+            assert_eq!(is_later(&tenure(to), at), later, "{to:?}");
+        }
     }
 
     #[test]

@@ -13,10 +13,11 @@ pub(super) fn table(fix: &Fix, view: View) -> String {
         let style = match item.state {
             FixState::Planned | FixState::LeftOut => Style::Plain,
             FixState::Skipped => Style::Yellow,
+            FixState::Stranded => Style::Red,
             FixState::Done | FixState::Restored => Style::Green,
         };
         let row = vec![
-            Cell::styled(word(item), style),
+            Cell::styled(word(item, fix.undo), style),
             Cell::new(text::shown(&text::fix_name(item))),
             Cell::new(of(item)),
             Cell::new(ids.get(&item.finding)),
@@ -31,8 +32,9 @@ pub(super) fn table(fix: &Fix, view: View) -> String {
 }
 
 /// What is to be done about it, or was.
-fn word(item: &FixItem) -> &'static str {
+fn word(item: &FixItem, undo: bool) -> &'static str {
     let [todo, done] = match item.target {
+        _ if undo => ["restore", "restored"],
         FixTarget::FreeReservation { .. } => ["free", "freed"],
         FixTarget::UnmountNetns { .. } => ["unmount", "unmounted"],
         FixTarget::DeletePair { .. } => ["delete", "deleted"],
@@ -44,6 +46,7 @@ fn word(item: &FixItem) -> &'static str {
         FixState::Done => done,
         FixState::Skipped => "skipped",
         FixState::Restored => "restored",
+        FixState::Stranded => "stranded",
     }
 }
 
@@ -70,6 +73,7 @@ fn summary(fix: &Fix, ids: &text::ShortIds) -> String {
         (FixState::Done, "done"),
         (FixState::Restored, "restored"),
         (FixState::Skipped, "skipped"),
+        (FixState::Stranded, "not put back"),
         (FixState::LeftOut, "left out"),
     ] {
         if number(state) > 0 {
@@ -127,6 +131,17 @@ delete   veth1a2b3c4d         pair with veth5e6f7a8b  p81c
 Nothing was changed. --yes does it, and looks at each item again first.
 "
         );
+    }
+
+    #[test]
+    fn a_plan_to_restore_does_not_say_that_it_frees() {
+        let mut sample = sample("fix.json");
+        let Body::Fix(fix) = &mut sample.body else { panic!("no fix") };
+        fix.undo = true;
+        fix.items.truncate(1);
+        let text = document(&sample, plain(&sample));
+        assert!(text.contains("\nrestore  10.0.3.18  "), "{text}");
+        assert!(!text.contains("\nfree "), "{text}");
     }
 
     #[test]

@@ -123,3 +123,19 @@ async fn whoever_has_the_plugins_lock_is_waited_for() {
         assert!(!store.is_there());
     }
 }
+
+/// Somebody without the lock has written a file between the two moves.
+#[tokio::test]
+async fn what_cannot_be_put_back_is_said_to_be_in_the_record() {
+    let store = Store::new();
+    let locked = Locked::take(&store.network).await.unwrap();
+    locked.move_away(IP.as_ref(), store.expected(), store.record.as_fd(), "0").unwrap();
+    fs::write(store.network.join(IP), "successor\r\neth0").unwrap();
+    let refused = locked.put_back(IP.as_ref(), store.record.as_fd(), "0");
+    assert!(matches!(refused, Refused::Stranded(_)), "{refused}");
+    assert!(store.kept.join("0").exists());
+    fs::remove_file(store.network.join(IP)).unwrap();
+    let refused = locked.put_back(IP.as_ref(), store.record.as_fd(), "0");
+    assert!(matches!(refused, Refused::Changed), "{refused}");
+    assert!(store.is_there());
+}
