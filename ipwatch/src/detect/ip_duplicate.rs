@@ -178,7 +178,7 @@ fn remediation(
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
         ),
         Step::advice(text!(
-            "If the one that had {} first belongs to a dead sandbox, remove it: its own finding says how.",
+            "Remove the one that had {} first only if it belongs to a dead sandbox: its own finding says how.",
             ip
         )),
         Step::advice(text!(
