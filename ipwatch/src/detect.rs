@@ -1,8 +1,8 @@
-//! Detectors: pure functions from the map to what is wrong. One file a finding, named as its code.
+//! Detectors: pure functions from the map to what is wrong. One file for each finding, named after its code.
 //!
-//! A detector looks only at what the map knows. It never reads the absence of a fact as a fact: what
-//! a source has not told is unknown, and [`blind`] names the codes that cannot be judged meanwhile. What each code needs,
-//! and which detector finds it, is the table in `codes`.
+//! A detector uses only what the map has. It never treats the absence of a fact as a fact: what a source has not
+//! reported is unknown, and [`blind`] names the codes that cannot be judged meanwhile. The table in `codes` has the
+//! needs and the detector of each code.
 
 mod cause;
 mod cni_del_failing;
@@ -42,8 +42,8 @@ use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Finding};
 use crate::map::{Kinds, NodeMap, Thresholds};
 
-/// What the stores and the kernel disagree on: worked out once for both codes. What may be in dispute depends on all
-/// that is known of an IP, and what is found tells the time.
+/// Mismatches between the stores and the kernel, computed once for both codes. They depend on everything that is known
+/// of an IP, and the findings contain the current time.
 const DISPUTED: Detector =
     Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect: disputed };
 
@@ -62,15 +62,15 @@ pub fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candid
     all.found().to_vec()
 }
 
-/// Codes of which what an earlier run found may not have been found again yet, `age` ns after the start.
+/// Codes whose findings of an earlier run may not have been found again yet, `age` ns after the start.
 #[must_use]
 pub fn patient(age: u64, thresholds: &Thresholds) -> Vec<Code> {
     let warms_up = |code: &Code| age < codes::entry(*code).warm_up.ns(thresholds);
     Code::ALL.iter().copied().filter(warms_up).collect()
 }
 
-/// Whether what an earlier run found still holds, where this run can never find it again: nobody but that run
-/// saw it happen.
+/// Whether a finding of an earlier run still holds, if this run can never find it again, because only that run observed
+/// the event.
 #[must_use]
 pub fn still_holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     finding.code == Code::CniDelHitsSuccessor && cni_del_hits_successor::holds(map, finding, now)
@@ -92,18 +92,18 @@ pub fn blind(map: &NodeMap, thresholds: &Thresholds) -> BTreeSet<Code> {
     blind
 }
 
-/// What [`blind_by_sources`] says changes with these, and with how sources stand.
+/// The kinds that [`blind_by_sources`] depends on, besides the status of sources.
 const SOURCES_SAY: Kinds =
     Kinds::RUNTIMES.and(Kinds::PODS).and(Kinds::IPAM).and(Kinds::CALLS).and(Kinds::ENDPOINTS);
 
-/// Codes of which a source does not answer, or has not told all.
+/// Codes with a source that does not answer, or has not reported everything.
 fn blind_by_sources(map: &NodeMap) -> BTreeSet<Code> {
     let met = codes::met(map);
     let is_blind = |code: &Code| codes::entry(*code).needs.iter().any(|need| !met.contains(need));
     Code::ALL.iter().copied().filter(is_blind).collect()
 }
 
-/// Codes that cannot be judged at this moment, whatever sources say.
+/// Codes that cannot be judged at this moment, whatever the state of the sources.
 fn blind_for_now(map: &NodeMap, thresholds: &Thresholds, blind: &mut BTreeSet<Code>) {
     let waits = |code: &Code| codes::entry(*code).waits.is_some_and(|waits| waits(map, thresholds));
     blind.extend(Code::ALL.iter().copied().filter(waits));

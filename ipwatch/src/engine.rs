@@ -1,9 +1,9 @@
-//! The pure half as one machine: facts and a time go in, effects come out.
+//! The pure half of the program: facts and a time go in, effects come out.
 //!
-//! [`Engine`] owns the map, the ledger and the thresholds, and decides by them alone what is known, what is wrong, and
-//! when that is to be looked at again. The daemon, `ipwatch record`, `ipwatch replay` and the benches run this engine,
-//! so that a recording gives the findings that the daemon gave. No I/O, no clock, no tokio, no aya: what the outside has
-//! to do is in [`Effects`], and what comes of it comes back as facts.
+//! [`Engine`] owns the map, the ledger and the thresholds, and decides by these alone what is known, what is wrong, and
+//! when to look again. The daemon, `ipwatch record`, `ipwatch replay` and the benches run this engine, so that a
+//! recording gives the findings that the daemon gave. No I/O, no clock, no tokio, no aya: what the outside must do is
+//! in [`Effects`], and the results come back as facts.
 
 #![warn(missing_docs)]
 
@@ -21,9 +21,9 @@ use crate::map::request::Request;
 use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, TaskEntry, TenureEvent, Thresholds};
 use crate::remedy::Daemon;
 
-/// The first snapshot is taken for complete after this, in ns, whatever is still missing.
+/// The first snapshot counts as complete after this, in ns, whatever is still missing.
 const READY_AFTER: u64 = 5_000_000_000;
-/// The sources that must have told how they stand before the first snapshot is complete.
+/// The sources that must have reported a status before the first snapshot is complete.
 const SOURCES: [SourceName; 6] = [
     SourceName::Cni,
     SourceName::Neighbours,
@@ -32,7 +32,7 @@ const SOURCES: [SourceName; 6] = [
     SourceName::Procfs,
     SourceName::Routes,
 ];
-/// After a loss everything is read again, but no more often than this, in ns.
+/// Minimum interval between two reads of everything after a loss, in ns.
 const REREAD_EVERY: u64 = 1_000_000_000;
 /// How long, in ns, a scan waits for the runtimes' second answer. A runtime that works gives it within two seconds.
 const RUNTIMES_WITHIN: u64 = 4_000_000_000;
@@ -44,23 +44,23 @@ pub struct Settings {
     pub provisional: bool,
     /// The thresholds.
     pub thresholds: Thresholds,
-    /// IPs that several may have on purpose.
+    /// IPs that are shared on purpose.
     pub shared: Vec<Prefix>,
 }
 
-/// A change in who has an IP, as the ledger has taken it.
+/// A change of tenure, as recorded by the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenureChange {
-    /// Tenures of an earlier boot: they ended with it.
+    /// Tenures of an earlier boot, which ended with it.
     EndedByReboot {
-        /// That boot.
+        /// The id of that boot.
         boot_id: String,
-        /// What ended.
+        /// The tenures that ended.
         tenures: Vec<Tenure>,
     },
-    /// An IP is held.
+    /// The tenure has begun.
     Held(Tenure),
-    /// It is held no longer.
+    /// The tenure has ended.
     Released(Tenure),
 }
 
@@ -69,13 +69,13 @@ pub enum TenureChange {
 pub struct Effects {
     /// Events were lost: read everything again.
     pub reread: bool,
-    /// What to find out. An answer, or that there will be none, is a fact of a later step.
+    /// What to find out. The answer, or that there will be none, is a fact of a later step.
     pub wants: Vec<Request>,
     /// Rows for the ledger's file.
     pub writes: Writes,
     /// The first snapshot became complete in this step.
     pub whole: bool,
-    /// Who has or had which IP.
+    /// Tenures that began or ended.
     pub tenures: Vec<TenureChange>,
     /// Neighbour entries that changed, if they are wanted: see [`Engine::want_neighbours`].
     pub neighbours: NeighbourNews,
@@ -85,9 +85,9 @@ pub struct Effects {
     pub untold_teardowns: u64,
     /// Runs of CNI plugins that have ended.
     pub calls: Vec<CallEntry>,
-    /// What changed in the findings.
+    /// Findings that changed.
     pub changes: Vec<Change>,
-    /// When the next step is due, if no fact comes before.
+    /// When the next step is due, if no fact arrives before.
     pub next: Option<BootNs>,
 }
 
@@ -100,23 +100,23 @@ pub struct Engine {
     started: BootNs,
     /// The container runtimes and stores have given their first answer, or had the time to.
     answered: bool,
-    /// When the first snapshot was complete, or was taken for it.
+    /// When the first snapshot was complete, or was treated as complete.
     ready: Option<BootNs>,
     /// The first snapshot is complete, and the open tenures of an earlier run were compared with it.
     whole: bool,
-    /// When everything is to be read again, because events were lost.
+    /// When everything must be read again, because events were lost.
     reread: Option<BootNs>,
-    /// When that was last done.
+    /// When everything was last read again.
     reread_at: BootNs,
     wants_neighbours: bool,
-    /// What is wrong, as of the last step.
+    /// The result of the detectors, as of the last step.
     detection: Detection,
-    /// What could not be judged in the last step.
+    /// The codes that could not be judged in the last step.
     blind: BTreeSet<Code>,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet and starts at `started`.
+    /// An engine without any facts that starts at `started`.
     #[must_use]
     pub fn new(settings: Settings, started: BootNs) -> Self {
         let Settings { provisional, thresholds, shared } = settings;
@@ -138,10 +138,10 @@ impl Engine {
         }
     }
 
-    /// Takes over other thresholds and shared IPs.
+    /// Sets other thresholds and shared IPs.
     pub fn retune(&mut self, thresholds: Thresholds, shared: Vec<Prefix>) {
         self.thresholds = thresholds;
-        // What is on the agenda was put there with the old thresholds.
+        // Looks that are already scheduled were planned with the old thresholds.
         self.map.replan();
         self.map.share(shared);
     }
@@ -151,22 +151,22 @@ impl Engine {
         self.thresholds.second_look = ns;
     }
 
-    /// Sets where the commands of remedies find the daemon that they ask.
+    /// Sets the daemon that the commands of remedies query.
     pub fn set_daemon(&mut self, daemon: Daemon) {
         self.ledger.set_daemon(daemon);
     }
 
-    /// Whether the next steps tell of neighbour entries.
+    /// Sets whether the next steps report neighbour entries.
     pub fn want_neighbours(&mut self, wanted: bool) {
         self.wants_neighbours = wanted;
     }
 
-    /// Joins what the ledger's file brought back.
+    /// Restores what was read from the ledger's file.
     pub fn restore(&mut self, loaded: Loaded, now: BootNs) {
         self.ledger.restore(loaded, now);
     }
 
-    /// Applies facts, in order, and leaves the rest to the next [`Engine::step`].
+    /// Applies facts, in order, without deriving anything until the next [`Engine::step`].
     pub fn apply(&mut self, facts: &[Fact]) {
         for fact in facts {
             match &fact.what {
@@ -187,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Applies facts, and works out everything that follows from what was applied since the last step.
+    /// Applies facts, and derives everything that follows from what was applied since the last step.
     pub fn step(&mut self, facts: &[Fact], now: BootNs) -> Effects {
         self.apply(facts);
         let mut effects = Effects::default();
@@ -212,11 +212,11 @@ impl Engine {
         effects
     }
 
-    /// What the detectors make of the map, and the ledger of that.
+    /// Runs the detectors on the map, and the ledger on their result.
     fn observe(&mut self, now: BootNs) -> Vec<Change> {
         let Self { map, ledger, thresholds, detection, .. } = self;
         let changed = detection.update(map, now, thresholds);
-        // Before the first snapshot nothing can be told to be over.
+        // Before the first snapshot no finding can be resolved.
         let blind = match self.ready {
             Some(_) => detection.blind(map, thresholds),
             None => Code::ALL.iter().copied().collect(),
@@ -225,7 +225,7 @@ impl Engine {
             return Vec::new();
         }
         ledger.set_second_look(thresholds.second_look);
-        // What stood before this run may not have been found again yet.
+        // A finding of an earlier run may not have been found again yet.
         ledger.be_patient(&detect::patient(now.since(self.started), thresholds));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
         let changes = ledger.observe(now, detection.found(), &blind);
@@ -233,7 +233,7 @@ impl Engine {
         changes
     }
 
-    /// The first snapshot is complete once every netns has been opened, or tried in vain.
+    /// The first snapshot is complete once every netns has been opened, or the attempts have failed.
     fn consider_ready(&mut self, now: BootNs, effects: &mut Effects) {
         if self.whole {
             return;
@@ -279,27 +279,28 @@ impl Engine {
         }
     }
 
-    /// Acknowledges a finding, or with `None` takes that back: see [`Ledger::acknowledge`].
+    /// Acknowledges a finding, or with `None` withdraws the acknowledgement: see [`Ledger::acknowledge`].
     pub fn acknowledge(&mut self, id: &str, now: BootNs, word: Option<Word>) -> Option<Change> {
         self.ledger.acknowledge(id, now, word)
     }
 
-    /// Forgets resolved findings that ended before this (wall clock, milliseconds).
+    /// Forgets resolved findings that ended before `before` (wall clock, milliseconds).
     pub fn forget_before(&mut self, before: u64) {
         self.ledger.forget_before(before);
     }
 
-    /// What is to be written before the next step.
+    /// Rows to be written before the next step.
     pub fn take_writes(&mut self) -> Writes {
         self.ledger.take_writes()
     }
 
-    /// What is to be written at the end: see [`Ledger::final_writes`].
+    /// Rows to be written at the end: see [`Ledger::final_writes`].
     pub fn final_writes(&mut self) -> Writes {
         self.ledger.final_writes()
     }
 
-    /// Whether findings of this code could not be judged in the last step: a source that they rest on does not answer.
+    /// Whether findings of this code could not be judged in the last step, because a source that they depend on does
+    /// not answer.
     #[must_use]
     pub fn is_blind(&self, code: Code) -> bool {
         self.blind.contains(&code)
@@ -334,7 +335,7 @@ impl Engine {
         self.ready.is_some()
     }
 
-    /// Whether the first snapshot is complete: readiness does not wait for that for ever.
+    /// Whether the first snapshot is complete; [`Engine::is_ready`] does not wait for that indefinitely.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.whole
@@ -356,7 +357,7 @@ impl Engine {
             && !(self.is_suspicious(now) && self.may_be_decided_soon(now))
     }
 
-    /// Whether something looks wrong that has not been looked at twice.
+    /// Whether something suspicious has not been looked at twice.
     fn is_suspicious(&self, now: BootNs) -> bool {
         let once = |finding: &Finding| {
             finding.code == Code::IpamReservationLeaked && finding.status == Status::Pending
@@ -366,8 +367,8 @@ impl Engine {
             || self.ledger.open_findings().any(once)
     }
 
-    /// Whoever waits for a scan waits for an answer or two of a runtime, and not for one that takes its time: what it
-    /// would say is unknown then.
+    /// Whether a scan should still wait: it waits for an answer or two of a runtime, but not for a slow one, whose
+    /// answer then counts as unknown.
     fn may_be_decided_soon(&self, now: BootNs) -> bool {
         let ready = self.ready.unwrap_or(self.started);
         !self.map.awaits_runtimes(&self.thresholds) || now.since(ready) < RUNTIMES_WITHIN

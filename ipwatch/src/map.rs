@@ -1,25 +1,25 @@
 //! The live map of one node: netns, what is in them, and who holds them.
 //!
-//! Pure and single-owner: it applies [`Fact`]s and answers questions. It has no clock (the newest
-//! fact's time, or the time a question brings, is now), does no I/O and takes no lock. The same facts
-//! in the same order give the same map, which is what makes a recording a test.
+//! Pure, with a single owner: it applies [`Fact`]s and answers queries. It has no clock (now is the time of the newest
+//! fact, or the time that a query passes), does no I/O and takes no lock. The same facts in the same order give the
+//! same map, so a recording can serve as a test.
 //!
-//! What is known lies in four aggregates. Each is a folder, and nothing outside the folder can touch its fields; its
-//! module documentation says what always holds there:
+//! The state is split into four aggregates. Each is a folder, and nothing outside the folder can touch its fields; its
+//! module documentation states its invariants:
 //!
 //! - [`kernel`]: netns, what is in them, and tasks.
-//! - [`workload`]: containers, pods and runs of CNI plugins: whose a netns is.
-//! - [`ipam`]: what the stores reserve, out of what, and what of that is leaked.
-//! - [`conflict`]: who can reach whom, and what cannot both be right.
+//! - [`workload`]: containers, pods and runs of CNI plugins, and which of them a netns belongs to.
+//! - [`ipam`]: what the stores reserve, from which ranges, and which reservations are leaked.
+//! - [`conflict`]: which endpoints can reach each other, and which states contradict each other.
 //!
-//! Methods of `NodeMap` stand in the folder whose fields they change. What else changes with it is told to the other
-//! aggregates by their own methods. Beside them:
+//! Methods of `NodeMap` stand in the folder whose fields they change. They update the other aggregates through those
+//! aggregates' own methods. Beside the aggregates:
 //!
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
 //! - `queue`: what falls due by the clock.
-//! - `changes`: what of all that has changed, and when, for whoever looks only at what has.
-//! - `refused`: names and runs that were not taken, by source.
-//! - `view`: answers in the words of the JSON contract.
+//! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
+//! - `refused`: rejected names and plugin runs, counted by source.
+//! - `view`: answers in the types of the JSON contract.
 
 pub(crate) mod changes;
 mod conflict;
@@ -66,23 +66,23 @@ use crate::fact::{
     Boot, BootNs, Fact, Holder, Observation, Origin, Scope, Sight, Source, SourceName, SourceStatus,
 };
 
-/// A hash table with a fast hasher: keys are the kernel's numbers, and its seed is random, for some of
-/// them can be chosen by containers.
+/// A hash table with a fast hasher for keys that are the kernel's numbers. The seed is random, because containers can
+/// choose some of the keys.
 type Table<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The map. See the [module's documentation](self).
 #[derive(Debug, Default)]
 pub struct NodeMap {
     boot: Option<Boot>,
-    /// The least of the offsets that the wall clock has had: what was written before it was set is dated by another.
+    /// The smallest wall-clock offset so far: rows written before the clock was set were dated with another offset.
     least_offset: i64,
     sight: Sight,
     sources: BTreeMap<String, Source>,
     /// Time of the newest fact.
     now: BootNs,
-    /// When events were lost, if no whole walk has begun since.
+    /// When events were lost, if no complete walk has begun since.
     lost: Option<BootNs>,
-    /// When events were last lost: what was not told since may be gone.
+    /// When events were last lost: whatever has not been reported since may no longer exist.
     lost_last: BootNs,
 
     kernel: kernel::Kernel,
@@ -93,13 +93,13 @@ pub struct NodeMap {
     changes: changes::Changes,
     scheduler: scheduler::Pending,
     refused: refused::Refused,
-    /// As of the newest agenda.
+    /// As of the last agenda.
     thresholds: Thresholds,
 }
 
 impl NodeMap {
-    /// An empty map. With `provisional`, cookies are ignored and every netns is known by the names
-    /// that older kernels have: the nsid and the nsfs inode.
+    /// An empty map. With `provisional`, cookies are ignored and every netns is identified by the names that older
+    /// kernels have: the nsid and the nsfs inode.
     #[must_use]
     pub fn new(provisional: bool) -> Self {
         Self { kernel: kernel::Kernel::new(provisional), ..Self::default() }
@@ -142,7 +142,7 @@ impl NodeMap {
             Observation::Refused { source, name, count } => {
                 self.name_refused(source, *name, *count, at)
             }
-            // For the engine: what is known of the node is the same.
+            // For the engine: it changes nothing that the map knows of the node.
             Observation::FirstAnswers => {}
             Observation::Lost { calls, .. } => {
                 self.lost = Some(at);
@@ -168,7 +168,8 @@ impl NodeMap {
                 }
             }
             Observation::NetnsDying { netns } => {
-                // A walk meets what is only queued: that is no sign of the worker.
+                // A walk also finds netns that are only queued for teardown: this is no progress of the kernel's
+                // worker.
                 if fact.origin != Origin::Snapshot {
                     self.teardown_progress(at);
                 }
@@ -303,8 +304,8 @@ impl NodeMap {
         self.set_host(host, at);
     }
 
-    /// A dump of `scope` that began at `began` has ended. What it did not name and nothing touched
-    /// since is gone; an incomplete one proves nothing.
+    /// A dump of `scope` that began at `began` has ended. Removes entries that the dump did not name and no later fact
+    /// touched; an incomplete dump removes nothing.
     fn sweep(&mut self, scope: &Scope, began: BootNs, complete: bool) {
         if let Scope::Addresses { netns } = scope {
             self.dump_ended(netns, began, complete);
@@ -337,26 +338,26 @@ impl NodeMap {
             }
             Scope::Reservations { store } => self.sweep_reservations(store, began),
             Scope::Ranges { store } => self.sweep_ranges(store, began),
-            // What was cut short tells something too: see `apply`.
+            // An incomplete listing is of use too: see `take_in`.
             Scope::Endpoints { .. } | Scope::Blocks { .. } => {}
             Scope::Cni => self.sweep_attachments(began),
         }
     }
 
-    /// Whether events were lost so lately that not everything was read again.
+    /// Whether events were lost so recently (10 s) that not everything has been read again.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         const SETTLES: u64 = 10_000_000_000;
         self.lost_last > BootNs::default() && self.now.since(self.lost_last) < SETTLES
     }
 
-    /// The boot, once the first fact has come.
+    /// The boot, after the first `Boot` fact.
     #[must_use]
     pub fn boot(&self) -> Option<&Boot> {
         self.boot.as_ref()
     }
 
-    /// Turns times of this boot into dates.
+    /// Converts times of this boot to dates.
     #[must_use]
     pub fn calendar(&self) -> Calendar {
         Calendar { wall_offset: self.boot.as_ref().map_or(0, |boot| boot.wall_offset) }
@@ -392,25 +393,25 @@ impl NodeMap {
         self.kernel.has_first_tasks_and_mounts() && host.is_some_and(|host| host.opened.is_some())
     }
 
-    /// Whether this source has said how it stands.
+    /// Whether this source has reported a status.
     #[must_use]
     pub fn has_source(&self, name: SourceName) -> bool {
         self.sources.contains_key(name.as_str())
     }
 
-    /// Whether this source answers, wholly or in part. One never heard of does not.
+    /// Whether this source is active or degraded. A source that never reported is neither.
     #[must_use]
     pub fn answers(&self, name: SourceName) -> bool {
         self.is_answering(name.as_str())
     }
 
-    /// The same of a runtime.
+    /// As [`NodeMap::answers`], for a runtime.
     #[must_use]
     pub fn runtime_answers(&self, runtime: &str) -> bool {
         self.is_answering(runtime)
     }
 
-    /// The same of an IPAM store, or of a datastore of endpoints.
+    /// As [`NodeMap::answers`], for an IPAM store or a datastore of endpoints.
     #[must_use]
     pub fn store_answers(&self, store: &str) -> bool {
         self.is_answering(store)
@@ -428,7 +429,7 @@ impl NodeMap {
         self.boot.as_ref().and_then(|boot| self.kernel.find(&boot.host))
     }
 
-    /// Links, addresses and routes that were beyond the bounds of their netns, or of all, and are not kept.
+    /// Number of links, addresses and routes that exceed the bounds of their netns, or of all netns, and are not kept.
     #[must_use]
     pub fn beyond_bounds(&self) -> u64 {
         self.kernel.beyond_bounds()
@@ -446,7 +447,7 @@ impl NodeMap {
         self.kernel.sizes()
     }
 
-    /// Whether this origin only repeats what probes tell first-hand and in the kernel's order.
+    /// Whether this origin only repeats what probes report directly and in the kernel's order.
     fn hearsay(&self, origin: Origin) -> bool {
         origin == Origin::Netlink && self.sight.addresses
     }

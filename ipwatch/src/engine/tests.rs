@@ -1,4 +1,4 @@
-//! What the engine itself decides: when it is ready, what is not told before, what a restart keeps, and when everything
+//! The engine's own decisions: when it is ready, what is not reported before, what a restart keeps, and when everything
 //! is read again.
 
 mod held;
@@ -27,7 +27,7 @@ fn ended(scope: Scope, ms: u64) -> Observation {
     Observation::Ended { scope, began: BootNs(ms * MS), complete: true }
 }
 
-/// The first snapshot of a node with one pod of one process, but for the runtimes' first answer.
+/// The first snapshot of a node with one pod of one process, without the runtimes' first answer.
 pub(crate) fn snapshot() -> Vec<Fact> {
     let boot = Boot {
         boot_id: "boot".into(),
@@ -73,7 +73,7 @@ pub(crate) fn exiting(ms: u64) -> Fact {
     fact(ms, Observation::TaskExiting { task: KEY })
 }
 
-/// It still hangs in its exit.
+/// A look at the process, which still hangs in its exit.
 pub(crate) fn look(ms: u64) -> Fact {
     let look = Look {
         netns: Some(Presence::In(POD)),
@@ -95,7 +95,7 @@ impl Run {
         Self(Engine::new(settings, BootNs(MS)))
     }
 
-    /// One that has seen everything.
+    /// A run with a complete first snapshot.
     fn whole() -> Self {
         let mut run = Self::new(Settings::default());
         let mut facts = snapshot();
@@ -108,7 +108,7 @@ impl Run {
         self.0.step(facts, BootNs(ms * MS))
     }
 
-    /// Hangs until it fires, at 6.7 s by the default thresholds.
+    /// The process hangs until the finding fires, at 6.7 s with the default thresholds.
     fn hang(&mut self) -> Vec<Change> {
         let mut changes = self.step(1_000, &[exiting(1_000)]).changes;
         for ms in [6_100, 6_700] {
@@ -122,7 +122,7 @@ fn told(changes: &[Change]) -> Vec<(ChangeKind, Status)> {
     changes.iter().map(|change| (change.change, change.finding.status)).collect()
 }
 
-/// A clock that was set changes dates and nothing else, whichever way.
+/// Setting the clock changes only dates, in either direction.
 #[test]
 fn dates_follow_when_the_wall_clock_is_set() {
     const DAY: i64 = 86_400_000_000_000;
@@ -197,7 +197,7 @@ fn nothing_is_told_to_be_over_before_it_is_ready() {
     let mut run = Run::new(Settings::default());
     run.step(2, &snapshot());
     run.step(1_000, &[exiting(1_000)]);
-    // Not ready for a while yet: the engine started later than what it is told of.
+    // Not ready for a while yet: the engine starts later than its first facts.
     run.0.started = BootNs(6_000 * MS);
     assert_eq!(run.step(6_100, &[look(6_100)]).changes.len(), 1);
     let released = fact(6_200, Observation::TaskReleased { task: KEY });
@@ -221,7 +221,7 @@ fn a_source_that_is_down_keeps_what_rests_on_it() {
     assert_eq!(told(&up), [(ChangeKind::Resolved, Status::Resolved)]);
 }
 
-/// A listener that has ended and is started again: what was not heard is unknown.
+/// A listener that ended and was restarted: what it missed is unknown.
 #[test]
 fn a_gap_ends_nothing_and_is_read_afterwards() {
     let mut run = Run::whole();
@@ -266,7 +266,7 @@ fn who_has_an_ip_is_told_once_and_written() {
     assert_eq!(tenure.ended_by.as_deref(), Some("netns-gone"));
 }
 
-/// Facts that come one by one and steps that come late are the same as all at once.
+/// Facts that are applied one by one, with late steps, give the same result as all at once.
 #[test]
 fn it_does_not_matter_how_facts_are_cut_into_batches() {
     let mut one = Run::whole();
@@ -276,7 +276,7 @@ fn it_does_not_matter_how_facts_are_cut_into_batches() {
     assert_eq!(one.step(6_100, &[]).changes, other.step(6_100, &facts).changes);
 }
 
-/// Of whoever waits for a scan: where no runtime is asked, a leak of before the boot is known all the same.
+/// For a scan: if no runtime is queried, a leak from before the boot is still found.
 #[test]
 fn it_is_not_decided_before_a_leak_had_both_its_looks() {
     let thresholds =

@@ -1,11 +1,12 @@
-//! What of the map has changed, and when: detection looks only at what has.
+//! What changed in the map, and when: detection looks only at what changed.
 //!
 //! Time is a counter here, a [`Tick`], which grows with every fact and every agenda. Each fact is of one or more
-//! [`Kinds`], and [`of`] names them for every fact: a new one does not compile without. What follows later from facts
-//! (an owner that is found, a leak that begins to count) is marked where it is worked out.
+//! [`Kinds`]; [`of`] names them in a match without a wildcard, so a new fact does not compile without them. What is
+//! derived later from facts (an owner, a leak that begins to count) is marked where it is derived.
 //!
-//! What a fact changes within one pod's netns marks that netns besides ([`NodeMap::changed_in`]), so that what is wrong
-//! with other netns need not be judged again. The reach of anything else is not followed: it is [`NodeMap::changed_beyond`]
+//! A change within one pod's netns also marks that netns ([`NodeMap::changed_in`]), so that the findings of other netns
+//! need not be judged again. How far any other change reaches is not tracked: it counts as beyond any single netns
+//! ([`NodeMap::changed_beyond`]).
 //! any netns.
 
 use std::ops::BitOr;
@@ -24,19 +25,19 @@ pub struct Kinds(u16);
 
 impl Kinds {
     pub const NONE: Self = Self(0);
-    /// Netns: they come, go, are named, torn down and held; whose they are.
+    /// Netns: created, removed, named, torn down, held; their owners.
     pub const NETNS: Self = Self(1 << 0);
     pub const ADDRESSES: Self = Self(1 << 1);
-    /// Links, VLANs, and what a netns calls others.
+    /// Links, VLANs, and the nsids of peer netns.
     pub const LINKS: Self = Self(1 << 2);
     pub const ROUTES: Self = Self(1 << 3);
     /// Neighbour entries and claims.
     pub const NEIGHBOURS: Self = Self(1 << 4);
     /// Tasks, their cgroups and kills.
     pub const TASKS: Self = Self(1 << 5);
-    /// What container runtimes and the CNI result cache say.
+    /// Reports of container runtimes and the CNI result cache.
     pub const RUNTIMES: Self = Self(1 << 6);
-    /// What the API server or the kubelet says of pods.
+    /// Reports of the API server or the kubelet about pods.
     pub const PODS: Self = Self(1 << 7);
     /// Reservations, ranges, blocks and files of IPAM stores; disputes and leaks.
     pub const IPAM: Self = Self(1 << 8);
@@ -48,7 +49,7 @@ impl Kinds {
     pub const MOUNTS: Self = Self(1 << 11);
     /// The kernel's worker that tears netns down.
     pub const TEARDOWN: Self = Self(1 << 12);
-    /// Everything: how sources stand, the boot, what is seen, losses.
+    /// Everything: status of sources, the boot, what probes see, losses.
     pub const ALL: Self = Self((1 << Self::COUNT) - 1);
     const COUNT: usize = 13;
 
@@ -66,7 +67,7 @@ impl BitOr for Kinds {
 }
 
 impl Kinds {
-    /// The same in a constant.
+    /// As `|`, for constants.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -78,17 +79,17 @@ impl Kinds {
 pub(super) struct Changes {
     now: Tick,
     anywhere: [Tick; Kinds::COUNT],
-    /// The same but for what stays within one pod's netns.
+    /// As `anywhere`, without changes that stay within one pod's netns.
     beyond: [Tick; Kinds::COUNT],
 }
 
 impl Changes {
-    /// What is marked from now on is newer than everything before.
+    /// Starts a new tick for the marks that follow.
     pub(super) fn begin(&mut self) {
         self.now.0 += 1;
     }
 
-    /// These have changed, nobody knows how far.
+    /// Marks a change of unknown reach.
     pub(super) fn mark(&mut self, kinds: Kinds) {
         #[cfg(test)]
         let kinds = unmarked::but(kinds);
@@ -97,7 +98,7 @@ impl Changes {
         }
     }
 
-    /// These have changed in one pod's netns, which the caller marks.
+    /// Marks a change within one pod's netns; the caller marks the netns.
     fn mark_within(&mut self, kinds: Kinds) {
         #[cfg(test)]
         let kinds = unmarked::but(kinds);
@@ -110,11 +111,11 @@ impl Changes {
 /// How far a fact reaches.
 enum Reach<'a> {
     Anywhere,
-    /// One netns. The host's is everybody's.
+    /// One netns. A change in the host's netns counts as anywhere.
     Netns(&'a NetnsRef),
-    /// The netns of a task. One that the task has left was marked then.
+    /// The netns of a task. A netns that the task has left was marked when it left.
     Task(&'a TaskKey),
-    /// Those of the tasks of a process.
+    /// The netns of all tasks of a process.
     Process(u32),
 }
 
@@ -229,7 +230,7 @@ impl NodeMap {
         }
     }
 
-    /// These have changed within a netns.
+    /// Marks a change within a netns.
     pub(super) fn mark_in(&mut self, id: NetnsId, kinds: Kinds) {
         #[cfg(test)]
         if unmarked::is_within() && self.netns(id).is_some_and(|entry| !entry.host) {
@@ -242,43 +243,43 @@ impl NodeMap {
         }
     }
 
-    /// The newest change is not newer than this.
+    /// The current tick; no change is newer.
     #[must_use]
     pub fn tick(&self) -> Tick {
         self.changes.now
     }
 
-    /// Whether any of these has changed since.
+    /// Whether any of these kinds changed after `since`.
     #[must_use]
     pub fn changed(&self, kinds: Kinds, since: Tick) -> bool {
         kinds.places().any(|place| self.changes.anywhere[place] > since)
     }
 
-    /// Whether any of these has changed since, other than within one pod's netns.
+    /// Whether any of these kinds changed after `since`, other than within one pod's netns.
     #[must_use]
     pub fn changed_beyond(&self, kinds: Kinds, since: Tick) -> bool {
         kinds.places().any(|place| self.changes.beyond[place] > since)
     }
 
-    /// Whether an address, a link or a task of this netns has changed since.
+    /// Whether something in this netns changed after `since`.
     #[must_use]
     pub fn changed_in(&self, id: NetnsId, since: Tick) -> bool {
         self.netns(id).is_none_or(|entry| entry.changed_since(since))
     }
 }
 
-/// Marks that a test leaves out, to see that it is noticed.
+/// Lets a test suppress marks, to check that the missing mark is noticed.
 #[cfg(test)]
 pub(crate) mod unmarked {
     use std::cell::Cell;
 
     use super::Kinds;
 
-    /// What is left out.
+    /// What is suppressed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Unmarked {
         Kind(Kinds),
-        /// The netns in which something has changed.
+        /// The mark of the netns in which something changed.
         Within,
     }
 
@@ -293,7 +294,7 @@ pub(crate) mod unmarked {
         }
     }
 
-    /// Those that are marked.
+    /// `kinds` without the suppressed ones.
     pub(super) fn but(kinds: Kinds) -> Kinds {
         match UNMARKED.get() {
             Some(Unmarked::Kind(out)) => Kinds(kinds.0 & !out.0),

@@ -1,13 +1,14 @@
-//! What cannot both be right: one IP twice where the two can meet, several claims to one IP, neighbours that do not
-//! answer, and routes that lead to nobody.
+//! Contradictions: one IP on two endpoints that can reach each other, several claims to one IP, neighbours that do not
+//! answer, and routes to nonexistent endpoints.
 //!
-//! - `reach`: who can reach whom, and which IPs two have who meet. `witness`: who else says that such an IP matters.
-//! - `claims`: who was heard to claim an IP; `neighbour_conflict`: which claims cannot both be right. `unanswered`:
-//!   neighbours without an answer.
-//! - `ways`: which device leads to a pod; `orphan_routes`: routes that lead to nobody.
+//! - `reach`: which endpoints can reach each other, and which IPs are on two of them. `witness`: who else relies on
+//!   such an IP.
+//! - `claims`: which MACs were seen to claim an IP; `neighbour_conflict`: which claims contradict each other.
+//!   `unanswered`: neighbours without an answer.
+//! - `ways`: which device leads to a pod; `orphan_routes`: routes to endpoints that do not exist.
 //!
-//! What always holds: a plan of who reaches whom is of the links that stand now, or is not there; a claim is somebody's
-//! only as long as the MAC that made it may have it.
+//! Invariants: a plan of reachability matches the current links, or is discarded; a claim is attributed to an endpoint
+//! only as long as that endpoint may have the MAC that made it.
 
 mod claims;
 mod neighbour_conflict;
@@ -47,27 +48,28 @@ impl Conflicts {
         self.claims.unsettle();
     }
 
-    /// An address or a route has changed, or what tells who came first: whose a netns is, and when that was made.
+    /// An address, a route, an owner or a netns' creation time has changed: the last two tell which duplicate came
+    /// first.
     pub(super) fn readdressed(&mut self) {
         self.reach.readdressed();
     }
 
-    /// Who has this IP has changed.
+    /// The set of endpoints with this IP has changed.
     pub(super) fn ip_moved(&mut self, ip: IpAddr) {
         self.claims.touch(ip);
     }
 
-    /// Somebody has this IP no more, or in another way.
+    /// An address with this IP was removed or altered.
     pub(super) fn ip_changed(&mut self, ip: IpAddr) {
         self.claims.unsettle_ip(ip);
     }
 
-    /// The kernel found that somebody else on the link has this IP.
+    /// Duplicate address detection failed: another host on the link has this IP.
     pub(super) fn address_refused(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr) {
         self.claims.dad_failed(id, ifindex, ip);
     }
 
-    /// A neighbour entry is as this says.
+    /// A neighbour entry was added or changed.
     pub(super) fn neighbour_told(
         &mut self,
         id: NetnsId,
@@ -78,24 +80,24 @@ impl Conflicts {
         self.unanswered.told(id, new, place, at);
     }
 
-    /// A neighbour entry is gone.
+    /// A neighbour entry was removed.
     pub(super) fn neighbour_gone(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
         self.unanswered.gone(id, ifindex, ip, at);
     }
 
-    /// A device is gone, and with it what its neighbour entries said.
+    /// A device was removed; its neighbour entries no longer count.
     pub(super) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
         self.unanswered.forget_device(id, ifindex);
         self.claims.forget_device(id, ifindex);
     }
 
-    /// The same of a whole netns.
+    /// As `forget_device`, for a whole netns.
     pub(super) fn forget_netns(&mut self, id: NetnsId) {
         self.unanswered.forget_netns(id);
         self.claims.forget_netns(id);
     }
 
-    /// Forgets which neighbours' silence says nothing any more. Returns when that is next to be done.
+    /// Forgets entries whose silence is no longer evidence. Returns when to call this next.
     pub(super) fn settle_unanswered(&mut self, now: BootNs) -> Option<BootNs> {
         self.unanswered.settle(now)
     }

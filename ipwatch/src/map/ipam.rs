@@ -1,12 +1,13 @@
-//! What the IPAM stores say: which IP is reserved for whom, out of what, and what of that cannot be right.
+//! State of the IPAM stores: which IP is reserved for which container, from which range, and which reservations are
+//! wrong.
 //!
 //! - `reservations`: what the stores reserve and let go of. `ranges`: out of what; `blocks`: how much of that is taken
 //!   where the reservations of other nodes are not told.
 //! - `mismatch`: the stores against the kernel. `leaks`: reservations for containers that are gone. `stores`: what kinds
 //!   of stores there are. `held`: whether whoever had an address from a store still has it.
 //!
-//! What always holds: what a store has not listed whole is unknown, and nothing is concluded from its absence; an IP
-//! about which something has changed is marked before the next settling.
+//! Invariants: what a store has not listed completely is unknown, and its absence proves nothing; every IP with a
+//! change is marked before the next settling.
 
 mod blocks;
 mod held;
@@ -29,12 +30,12 @@ pub use stores::is_of_the_cluster;
 use crate::fact::BootNs;
 
 impl Ipam {
-    /// What runtimes or calls say of containers has changed: which reservations are leaked is to be found out anew.
+    /// Runtimes or calls reported something new about containers: check every reservation for a leak again.
     pub(super) fn ask_all_leaks(&mut self) {
         self.leaks.ask_all();
     }
 
-    /// When the newest leak that counts began to, and when the next one will.
+    /// When the newest leak that counts began to count, and when the next one will.
     pub(super) fn leak_moments(&self) -> impl Iterator<Item = BootNs> {
         self.leaks.moments()
     }

@@ -1,18 +1,19 @@
-//! What the kernel has: netns under the names that it gives them, their devices, addresses, neighbours and routes, and
+//! State of the kernel: netns under the kernel's names for them, their devices, addresses, neighbours and routes, and
 //! the tasks in them.
 //!
-//! - `identity`: which netns a fact speaks of; names that are reused never mix two of them.
-//! - `netns`: what a dump may and may not overwrite. `tombstones`: what it must not bring back. `addresses`: what the
-//!   kernel takes for one; `shares`: how many are kept, and whose; `fittings`: the same of all else in a netns. `links`: devices, and what goes with them.
-//!   `netlink_reconcile`: what netlink says and no probe has told.
-//! - `neighbours`: ARP and NDP entries; `news`: what of them changed. `topology`: what else of a netns says who can
-//!   reach whom. `unresolved_peers`: links to netns that nobody has named yet.
-//! - `holder`: what else holds a netns. `task`: who is in a netns, who is leaving it and who was killed. `missed`: what
-//!   of all that no event had told. `teardown`: whether the kernel gets on with its work.
+//! - `identity`: which netns a fact is about; reused names never merge two netns.
+//! - `netns`: what a dump may and may not overwrite. `tombstones`: what a dump must not revive. `addresses`: address
+//!   identity as in the kernel; `shares`: limits on addresses and how they are shared; `fittings`: the same for
+//!   everything else in a netns. `links`: devices, and what is removed with them. `netlink_reconcile`: what netlink
+//!   reports and no probe has.
+//! - `neighbours`: ARP and NDP entries; `news`: which of them changed. `topology`: other data of a netns that decides
+//!   who can reach whom. `unresolved_peers`: links to netns that no source has named yet.
+//! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks. `missed`: changes
+//!   that no event reported. `teardown`: whether the kernel makes progress with teardown.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //!
-//! What always holds: a name leads to one netns and every name of a netns leads to it (`names`); `by_ip` has exactly
-//! the IPs of the addresses in `netns`; a task that is in the table is in the set of its netns.
+//! Invariants: a name maps to one netns and every name of a netns maps to it (`names`); `by_ip` has exactly the IPs of
+//! the addresses in `netns`; a task in the table is in the set of its netns.
 
 mod addresses;
 mod fittings;
@@ -68,10 +69,10 @@ pub(super) struct Kernel {
     tasks: task::Tasks,
     missed: missed::Missed,
     teardowns: teardown::Teardowns,
-    /// Snapshots of [`Scope::Tasks`](crate::fact::Scope::Tasks) that ended: what the first one showed stood before
-    /// ipwatch.
+    /// Number of [`Scope::Tasks`](crate::fact::Scope::Tasks) snapshots that ended: what the first one found existed
+    /// before ipwatch started.
     task_snapshots: u32,
-    /// The mount table was read at least once.
+    /// Whether the mount table was read at least once.
     mounts_read: bool,
 }
 
@@ -103,7 +104,7 @@ impl Kernel {
         self.by_ip.range((first, NetnsId::MIN)..=(last, NetnsId::MAX)).copied()
     }
 
-    /// The same of all.
+    /// Every address, with the netns that has it, in the order of IPs.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (IpAddr, NetnsId)> {
         self.by_ip.iter().copied()
     }
@@ -113,12 +114,12 @@ impl Kernel {
         (self.netns.len(), self.by_ip.len(), self.tasks.len())
     }
 
-    /// What of all netns is not kept.
+    /// Number of items of all netns that exceed the bounds and are not kept.
     pub(super) fn beyond_bounds(&self) -> u64 {
         self.all().map(Netns::beyond_bounds).sum()
     }
 
-    /// Tasks have been read at least once, and mounts.
+    /// Whether tasks and mounts have been read at least once.
     pub(super) fn has_first_tasks_and_mounts(&self) -> bool {
         self.task_snapshots > 0 && self.mounts_read
     }
@@ -132,23 +133,23 @@ impl Kernel {
         }
     }
 
-    /// Something within a pod's netns has changed. Whether there is such a netns.
+    /// Marks a change within a pod's netns. Returns false if there is no such netns, or it is the host's.
     pub(super) fn mark_changed(&mut self, id: NetnsId, now: Tick) -> bool {
         let entry = self.netns.get_mut(&id).filter(|entry| !entry.host);
         entry.map(|entry| entry.changed = now).is_some()
     }
 
-    /// What claims the IP of this neighbour entry has changed.
+    /// The claim that this neighbour entry makes has changed.
     pub(super) fn neighbour_changed(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr) {
         self.news.changed(id, ifindex, ip);
     }
 
-    /// When the kernel has been at tearing netns down for too long.
+    /// When the current teardown will have taken too long.
     pub(super) fn teardown_due(&self) -> Option<BootNs> {
         self.teardowns.due()
     }
 
-    /// Says whose a netns is. Returns whose it was, if that is another.
+    /// Sets the owner of a netns. Returns the previous owner if it differs.
     pub(super) fn set_owner(
         &mut self,
         id: NetnsId,
@@ -179,7 +180,7 @@ impl NodeMap {
         self.kernel.within(ip, ip).map(|(_, id)| id)
     }
 
-    /// The netns of a source's name for it, when it is known.
+    /// The netns with this reference, if known.
     #[must_use]
     pub fn find(&self, netns: &NetnsRef) -> Option<NetnsId> {
         self.kernel.find(netns)
@@ -201,17 +202,17 @@ impl NodeMap {
         self.kernel.tasks.leaving()
     }
 
-    /// Those of them that a look was taken at.
+    /// Those of [`NodeMap::leaving`] that have been looked at.
     pub fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
         self.kernel.tasks.seen_leaving()
     }
 
-    /// Those of them that were so when ipwatch first looked.
+    /// Those of [`NodeMap::leaving`] that were already leaving at the first look.
     pub fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
         self.kernel.tasks.left_before()
     }
 
-    /// When and by whom a task's process was killed, if it was seen.
+    /// When and by whom a task's process was killed, if that was observed.
     #[must_use]
     pub fn kill_of(&self, task: &TaskKey) -> Option<&Kill> {
         self.kernel.tasks.kill(task)

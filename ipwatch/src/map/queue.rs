@@ -12,8 +12,8 @@ use super::Table;
 #[derive(Debug)]
 pub(super) struct Queue<K> {
     due: Table<K, BootNs>,
-    /// The same in order, and what has been cancelled or put off since: an entry counts only if `due` says the same. The
-    /// first always counts, so that the next is known at once.
+    /// Entries of `due` in order, plus stale ones that were cancelled or rescheduled: an entry is valid only if `due`
+    /// has the same time. The first entry is always valid, so that the next due time is known at once.
     order: BinaryHeap<Reverse<(BootNs, K)>>,
 }
 
@@ -40,7 +40,7 @@ impl<K: Ord + Hash + Copy> Queue<K> {
         }
     }
 
-    /// As `set`, but never later than it was.
+    /// As `set`, but never moves an entry to a later time.
     pub(super) fn hasten(&mut self, key: K, due: BootNs) {
         if self.due.get(&key).is_none_or(|known| *known > due) {
             self.set(key, due);
@@ -68,9 +68,9 @@ impl<K: Ord + Hash + Copy> Queue<K> {
         self.order.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Has the first entry count, and most of the others.
+    /// Removes stale entries at the head, and all of them once they are the majority.
     fn tidy(&mut self) {
-        /// So many that do not count cost less than to look for them.
+        /// Below this number, stale entries cost less than searching for them.
         const FEW: usize = 64;
         let Self { due, order } = self;
         let counts = |Reverse((at, key)): &Reverse<(BootNs, K)>| due.get(key) == Some(at);
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What the queue is, without its shortcuts.
+    /// Reference implementation without the optimisations.
     #[derive(Default)]
     struct Plain {
         order: BTreeSet<(BootNs, u8)>,

@@ -1,4 +1,4 @@
-//! What was not taken: names that are none and runs of plugins that do not count, by the source that told them.
+//! Rejected names and disregarded plugin runs, counted by the source that reported them.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use crate::fact::{BootNs, Name};
 
 use super::NodeMap;
 
-/// Counters that are kept: every source of a node with every kind of name.
+/// Maximum number of counters: enough for every source of a node with every kind of name.
 const MOST: usize = 512;
-/// What further sources are called together. Their names come from the configuration.
+/// Name that all further sources share. The names of sources come from the configuration.
 const OTHERS: &str = "others";
-/// For so long after a plugin whose file others can change has run, the calls that are seen are not all there are.
+/// How long after a run of a plugin whose file an untrusted user can change the observed calls count as incomplete.
 const DOUBT: u64 = 600_000_000_000;
 
 /// Counts, and when they last grew.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     counts: BTreeMap<(String, Name), (u64, BootNs)>,
-    /// When a run of a plugin was left out that may have changed something all the same.
+    /// When a plugin run was disregarded that may nevertheless have changed something.
     plugin: Option<BootNs>,
 }
 
@@ -32,19 +32,19 @@ impl NodeMap {
         let entry = counts.entry(key).or_default();
         *entry = (entry.0.saturating_add(count), entry.1.max(at));
         if name == Name::PluginFile {
-            // Whether an ADD or a DEL is under way is not known by it, but it may well be.
+            // This run does not show whether an ADD or a DEL is under way, but one may be.
             self.refused.plugin = self.refused.plugin.max(Some(at));
             self.calls_lost(at);
         }
     }
 
-    /// Whether every run of a CNI plugin that can change something is seen, and believed.
+    /// Whether every run of a CNI plugin that can change something is observed and trusted.
     pub(super) fn sees_calls(&self, now: BootNs) -> bool {
         let doubt = self.refused.plugin.is_some_and(|at| now.since(at) < DOUBT);
         self.sight().calls && !doubt
     }
 
-    /// What was not taken.
+    /// The counters of rejected names.
     #[must_use]
     pub fn refused(&self) -> Vec<contract::Refused> {
         let told = |((source, name), (count, last)): (&(String, Name), &(u64, BootNs))| {
@@ -90,7 +90,7 @@ mod tests {
         let mut map = NodeMap::new(false);
         let sight = Sight { calls: true, ..Sight::default() };
         tell(&mut map, 1, Observation::Sight(sight));
-        // Whoever may not run plugins changes nothing by it: nothing is missed.
+        // A caller without permission to run plugins changes nothing: no call is missed.
         refuse(&mut map, 2, "probes", Name::PluginRun);
         assert!(map.sees_calls(BootNs(2)));
         assert_eq!(map.calls_seen_since(), Some(BootNs(1)));

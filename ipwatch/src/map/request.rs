@@ -1,5 +1,5 @@
-//! What the map does not know and could: the pure half asks, the daemon sends a source for it, and
-//! the answer comes back as facts like any other.
+//! What the map does not know and could: the engine returns requests, the daemon passes each to a source, and the
+//! answer comes back as facts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,52 +9,50 @@ use crate::fact::{Door, NetnsRef, TaskKey};
 /// One thing to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Read the list of netns and the tasks in them: something is heard of a netns that nobody has
-    /// seen yet.
+    /// List the netns and the tasks in them: a fact mentioned a netns that has not been found yet.
     Walk {
-        /// It was read in vain: search the mounts of every mount namespace, where nothing lists the netns.
+        /// The list did not have it: search the mounts of every mount namespace, where nothing lists the netns.
         everywhere: bool,
     },
-    /// Open this netns by one of its doors, learn all its names (an nsid is assigned where there is
-    /// none, unless the configuration forbids it) and read what is in it.
+    /// Open this netns by one of its doors, learn all its names (an nsid is assigned if it has none, unless the
+    /// configuration forbids it) and read its contents.
     Adopt {
-        /// The names known so far. What is opened must agree with every one of them.
+        /// The names known so far. The opened netns must match every one of them.
         netns: NetnsRef,
         /// Ways in, the cheapest first.
         doors: Vec<Door>,
-        /// Devices and IPs of the neighbour entries that are known there, to be looked up again.
+        /// Device and IP of each known neighbour entry, to be looked up again.
         neighbours: Vec<(u32, IpAddr)>,
     },
-    /// Open this netns and learn which netns it calls by these numbers.
+    /// Open this netns and resolve these peer nsids to netns.
     Peers {
         /// The names known so far, as for [`Request::Adopt`].
         netns: NetnsRef,
         /// Ways in, the cheapest first.
         doors: Vec<Door>,
-        /// The nsids there.
+        /// The nsids to resolve, as numbered in this netns.
         numbers: BTreeSet<i32>,
     },
-    /// Dump the host's links, addresses and neighbours once more.
+    /// Dump the host's links, addresses and neighbours again.
     Host,
-    /// Search every mount namespace, fd and socket for what holds these netns: no task is seen in
-    /// them.
+    /// Search every mount namespace, fd and socket for what holds these netns, which have no known tasks.
     Holders { netns: Vec<NetnsRef> },
-    /// Look at a task that is exiting or killed for longer than it should be.
+    /// Look at a task that is exiting or killed.
     Look { task: TaskKey },
-    /// Tell which threads of a process still hold a netns: its leader has left.
+    /// List the threads of a process that still hold a netns: its leader has exited.
     Threads {
         /// The process.
         pid: u32,
     },
-    /// Read the cgroup of a process: it names its container.
+    /// Read the cgroup of a process, which names its container.
     Cgroup { task: TaskKey },
-    /// Ask a runtime once more for everything it has.
+    /// List everything that a runtime has again.
     Runtime {
         /// Name of its source.
         runtime: String,
     },
-    /// Search every mount namespace for mounts of these containers, which are dead.
+    /// Search every mount namespace for mounts of these dead containers.
     ContainerMounts { ids: Vec<String> },
-    /// See whether the kernel's worker is at tearing a netns down.
+    /// Check whether the kernel's worker is tearing down a netns.
     Cleanup,
 }

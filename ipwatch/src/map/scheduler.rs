@@ -1,8 +1,7 @@
 //! What to find out next, and when.
 //!
-//! The map asks only when something happened (a netns appeared, its last task left, a task was
-//! killed), and asks again with growing pauses while the answer stays away. Nothing here runs on a
-//! node where nothing is wrong.
+//! The map asks only when something happened (a netns appeared, its last task left, a task was killed), and repeats a
+//! request with growing pauses until it is answered. On a healthy node nothing here runs.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,51 +15,53 @@ use super::{Kinds, NetnsId, NodeMap, Table};
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
 
-/// Pauses before the second, third, … try at opening a netns; the last one repeats.
+/// Pauses before the second, third, … attempt to open a netns; the last one repeats.
 const ADOPT_PAUSES: [u64; 6] = [20 * MS, 100 * MS, 500 * MS, 2 * SEC, 10 * SEC, 60 * SEC];
-/// An attempt is answered, however late. If its answer was lost, or its thread hangs:
+/// When to repeat an attempt that got no answer: normally every attempt is answered, however late, unless the answer
+/// was lost or the thread hangs.
 const ADOPT_UNANSWERED: u64 = 60 * SEC;
-/// Before a netns is opened that netlink called dead. Where a probe tells its end by name, that word comes first.
+/// Delay before opening a netns that netlink reported as removed. If a probe reports the end by name, its report
+/// arrives first.
 const CONFIRM_AFTER: u64 = 20 * MS;
 /// Pauses before the second, third, … search for the holders of a netns without tasks.
 const SEARCH_PAUSES: [u64; 5] = [SEC, 5 * SEC, 30 * SEC, 120 * SEC, 300 * SEC];
-/// A netns is made before the first process is put into it; a search right away would be in vain.
+/// A netns is created before the first process enters it; an immediate search would find nothing.
 const SEARCH_AFTER_BIRTH: u64 = 400 * MS;
-/// The last task left: usually the netns is about to die.
+/// Delay after the last task left: usually the netns is about to be removed.
 const SEARCH_AFTER_EMPTIED: u64 = 150 * MS;
-/// After so many tries a netns that is known by its nsid only may have the inode of one that is known, whose end was
-/// not told.
+/// After this many attempts, a netns known only by its nsid may have the inode of a known netns whose end was not
+/// reported.
 const TRIES_BEFORE_DOUBT: usize = 4;
-/// Such doubts are settled together, and no more often than this: whoever makes netns that cannot be opened must not have
-/// all others opened again and again.
+/// Minimum interval between settling such doubts, all at once: creating netns that cannot be opened must not make all
+/// others be opened again and again.
 const DOUBTS_EVERY: u64 = 60 * SEC;
-/// Walks for netns that are known by their nsid only.
+/// Pauses between walks for netns that are known only by their nsid.
 const WALK_PAUSES: [u64; 5] = [5 * MS, 100 * MS, SEC, 5 * SEC, 30 * SEC];
-/// So many of them found nothing: it may be mounted where only a search finds it.
+/// After this many walks without success, the netns may be mounted where only a search finds it.
 const WALKS_IN_VAIN: usize = 2;
-/// When to look whether an exiting task is gone, where no probe tells: most are after some ms.
+/// When to check whether an exiting task has ended, if no probe reports it: most end within milliseconds.
 const GONE_YET: [u64; 2] = [100 * MS, SEC];
-/// Pauses before a cgroup is asked for again: the first answer may have been lost.
+/// Pauses before a cgroup is requested again: the first answer may have been lost.
 const NAME_PAUSES: [u64; 3] = [SEC, 10 * SEC, 60 * SEC];
-/// Cgroups asked for in one turn.
+/// Maximum number of cgroups requested in one agenda.
 const NAMES_A_TURN: usize = 512;
 
-/// How patient the map is.
+/// How long a state must last before it is reported, and when looks are repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Thresholds {
-    /// How long a task may be exiting or killed before it is called stuck, in ns.
+    /// How long a task may be exiting or killed before it is reported as stuck, in ns.
     pub grace: u64,
-    /// The same while its core is being dumped.
+    /// As `grace`, while the task's core is being dumped.
     pub core_dump_grace: u64,
-    /// Between the first look after the grace and the second, which makes it certain.
+    /// Time between the first look after the grace and the second, which confirms it.
     pub second_look: u64,
-    /// How long a sandbox may be dead, or gone, before what it left is called so.
+    /// How long a sandbox may be dead or removed before what it left behind is reported.
     pub sandbox_grace: u64,
-    /// How old a pod's netns may be that no runtime has ever told of, or without tasks where there is no
-    /// runtime to ask.
+    /// How old a pod's netns may be that no runtime has ever reported, or that has no tasks if there is no runtime to
+    /// ask.
     pub leak_age: u64,
-    /// How long the kernel may be at tearing netns down without any progress.
+    /// How long a netns teardown may take without any progress.
     pub teardown_grace: u64,
 }
 
@@ -86,14 +87,14 @@ pub struct Agenda {
     pub next: Option<BootNs>,
 }
 
-/// How opening a netns went so far.
+/// Attempts to open a netns so far.
 #[derive(Debug, Default)]
 struct Tries {
-    /// In vain.
+    /// Failed attempts.
     failed: usize,
-    /// One is under way.
+    /// An attempt is under way.
     asked: bool,
-    /// Of one that is known by its nsid only: all others were opened anew for its sake.
+    /// For a netns known only by its nsid: all others have already been reopened because of it.
     doubted: bool,
 }
 
@@ -113,20 +114,20 @@ pub(super) struct Pending {
     /// When the host is to be dumped once more.
     host: Option<BootNs>,
     adopt_tries: Table<NetnsId, Tries>,
-    /// From when on doubts about inodes are settled again.
+    /// Earliest time to settle doubts about inodes again.
     doubts_from: BootNs,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
     walk: Option<BootNs>,
     walk_tries: usize,
     looks: Queue<TaskKey>,
-    /// Tasks on their way out: since when, and how many looks they had after their grace.
+    /// Leaving tasks: since when, and the number of looks after their grace.
     plans: Table<TaskKey, (BootNs, u32)>,
-    /// Tasks whose next look is to be planned as soon as the thresholds are at hand.
+    /// Tasks whose next look is planned in the next agenda, which has the thresholds.
     to_plan: Vec<(TaskKey, Option<BootNs>)>,
     threads: Queue<TaskKey>,
     fresh_leavers: Vec<(TaskKey, BootNs)>,
-    /// Netns with links to others that are not known.
+    /// Netns with links to unknown netns.
     unresolved_peers: Queue<NetnsId>,
     unnamed: Queue<TaskKey>,
     unnamed_tries: Table<TaskKey, usize>,
@@ -138,12 +139,13 @@ impl Pending {
         self.search.hasten(id, at.plus(SEARCH_AFTER_BIRTH));
     }
 
-    /// It is called dead, and may live: no door opens one that is being torn down.
+    /// The netns is reported as removed but may still exist: opening it decides, because a netns in teardown cannot be
+    /// opened.
     pub(super) fn confirm_end(&mut self, id: NetnsId, at: BootNs) {
         self.adopt.set(id, at.plus(CONFIRM_AFTER));
     }
 
-    /// What is known of it may be wrong.
+    /// What the map has of this netns may be wrong: read it again.
     pub(super) fn doubted(&mut self, id: NetnsId, host: bool, at: BootNs) {
         if host {
             self.host = Some(self.host.map_or(at, |due| due.min(at)));
@@ -171,12 +173,12 @@ impl Pending {
         self.adopt_tries.remove(&id);
     }
 
-    /// Netns and tasks are to be listed again by then.
+    /// Lists netns and tasks again by `due` at the latest.
     pub(super) fn walk_by(&mut self, due: BootNs) {
         self.walk = Some(self.walk.map_or(due, |walk| walk.min(due)));
     }
 
-    /// It could not be opened, or not read whole.
+    /// The netns could not be opened, or not read completely.
     pub(super) fn not_adopted(&mut self, id: NetnsId, at: BootNs) {
         self.openings.answered(id);
         if let Some(tries) = self.adopt_tries.get_mut(&id).filter(|tries| tries.asked) {
@@ -186,7 +188,7 @@ impl Pending {
         }
     }
 
-    /// A link of it leads to a netns that is not known by then, perhaps.
+    /// A link of this netns may lead to a netns that is still unknown at `due`.
     pub(super) fn meet(&mut self, id: NetnsId, due: BootNs) {
         self.unresolved_peers.hasten(id, due);
     }
@@ -198,14 +200,13 @@ impl Pending {
     pub(super) fn holder_appeared(&mut self, id: NetnsId, at: BootNs) {
         let Some(tries) = self.adopt_tries.get_mut(&id) else { return };
         tries.failed = 0;
-        // One that is under way may succeed; else the next comes soon.
+        // An attempt under way may succeed; otherwise the next one comes soon.
         if !tries.asked {
             self.adopt.hasten(id, at);
         }
     }
 
-    /// With tasks in it nobody needs to search, unless it is to learn that a holder found earlier has let
-    /// go (`searching`).
+    /// A netns with tasks needs no search, unless a holder found earlier must be checked for its release (`searching`).
     pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, searching: bool) {
         if !searching {
             self.search.cancel(&id);
@@ -219,14 +220,14 @@ impl Pending {
         self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
     }
 
-    /// A known holder let go.
+    /// A known holder was released.
     pub(super) fn holders_changed(&mut self, id: NetnsId, at: BootNs) {
         if self.search.contains(&id) {
             self.search.hasten(id, at.plus(SEARCH_AFTER_EMPTIED));
         }
     }
 
-    /// A search has ended; `soon` is when the next one is wanted, if that is known.
+    /// A search has ended; `soon` is when the next one is needed, if that is known.
     pub(super) fn searched(&mut self, id: NetnsId, at: BootNs, soon: Option<BootNs>) {
         if let Some(tries) = self.search_tries.get(&id) {
             let pause = SEARCH_PAUSES[tries.saturating_sub(1).min(SEARCH_PAUSES.len() - 1)];
@@ -235,14 +236,14 @@ impl Pending {
         }
     }
 
-    /// A netns without tasks looks leaked from then on.
+    /// From `due` on, a netns without tasks looks leaked.
     pub(super) fn hasten_search(&mut self, id: NetnsId, due: BootNs) {
         if self.search.contains(&id) {
             self.search.hasten(id, due);
         }
     }
 
-    /// Netns that are searched for holders, because no task is in them.
+    /// Netns that are searched for holders because they have no tasks.
     pub(super) fn taskless(&self) -> impl Iterator<Item = &NetnsId> {
         self.search.keys()
     }
@@ -269,7 +270,7 @@ impl Pending {
         self.to_plan.push((task, None));
     }
 
-    /// It may have gone unseen.
+    /// The task may have ended unobserved.
     pub(super) fn doubt(&mut self, task: TaskKey, at: BootNs) {
         self.looks.hasten(task, at);
     }
@@ -281,7 +282,7 @@ impl Pending {
         self.to_plan.push((task, Some(at)));
     }
 
-    /// It is not on its way out after all.
+    /// The task is not leaving after all.
     pub(super) fn stays(&mut self, task: &TaskKey) {
         self.plans.remove(task);
         self.looks.cancel(task);
@@ -297,8 +298,8 @@ impl Pending {
         self.plans.remove(task);
     }
 
-    /// Plans the next look at a task: soon whether it is gone, halfway through its grace, so that the look at the end
-    /// of it can tell progress, again for certainty, then with growing pauses to keep the evidence fresh.
+    /// Plans the next look at a task: soon, to see whether it has ended; halfway through its grace, so that the look at
+    /// its end can detect progress; once more to confirm; then with growing pauses to keep the evidence current.
     fn plan(
         &mut self,
         task: TaskKey,
@@ -329,20 +330,20 @@ impl Pending {
     }
 }
 
-/// One agenda in the making.
+/// State of an agenda while it is built.
 struct Turn<'a> {
     now: BootNs,
     thresholds: &'a Thresholds,
     wants: Vec<Request>,
 }
 
-/// A step of an agenda: works out what follows from what has changed, adds what is to be found out, and returns when it
-/// is to be done again at the latest.
+/// A step of an agenda: derives what follows from the changes, adds requests, and returns when it must run again at the
+/// latest.
 type Step = fn(&mut NodeMap, &mut Turn<'_>) -> Option<BootNs>;
 
-/// The steps of an agenda in their order, for each reads what those before it have worked out.
+/// The steps of an agenda, in order: each reads the results of the earlier ones.
 const STEPS: &[Step] = &[
-    // Whose a netns is comes first: what a runtime, a store or a neighbour says of a sandbox is applied to its netns.
+    // Owners first: what a runtime, a store or a neighbour reports of a sandbox is applied to its netns.
     |map, turn| {
         map.settle_owners(turn.thresholds);
         None
@@ -351,10 +352,10 @@ const STEPS: &[Step] = &[
         map.plan_looks(turn.thresholds);
         None
     },
-    // Both may want netns to be opened again: before those are asked for.
+    // Both may schedule netns to be reopened, so they come before the requests for that.
     |map, turn| map.reread_short(turn.now),
     |map, turn| map.settle_doubts(turn.now),
-    // Requests, in the order in which they are made.
+    // The requests.
     |map, turn| {
         let host = map.scheduler.host.take_if(|due| *due <= turn.now);
         turn.wants.extend(host.map(|_| Request::Host));
@@ -382,18 +383,18 @@ const STEPS: &[Step] = &[
         map.want_cleanup(turn.now, &mut turn.wants);
         map.kernel.teardown_due()
     },
-    // A run of a plugin that is forgotten excuses no reservation: before the stores are compared.
+    // Before the stores are compared: a forgotten plugin run no longer excuses a reservation.
     |map, turn| map.tidy_calls(turn.now),
     |map, turn| map.settle_ipam(turn.now, turn.thresholds),
     |map, turn| map.settle_claims(turn.now),
     |map, turn| map.conflict.settle_unanswered(turn.now),
     |map, turn| map.settle_orphans(turn.now, turn.thresholds),
-    // Reads what has changed in links, addresses and owners, all of it above.
+    // Last: reads changes in links, addresses and owners, which come from the steps above.
     |map, turn| map.next_overlap(turn.now),
 ];
 
 impl Pending {
-    /// When the next thing of these queues falls due.
+    /// When the next entry of these queues falls due.
     fn next(&self) -> Option<BootNs> {
         let queues = [
             self.adopt.next(),
@@ -410,8 +411,8 @@ impl Pending {
 }
 
 impl NodeMap {
-    /// What to find out at `now`. Whatever is returned is taken off the list; it comes back later if no
-    /// fact answers it.
+    /// What to find out at `now`. Returned requests are removed from the queues, and come back later if no fact answers
+    /// them.
     pub fn agenda(&mut self, now: BootNs, thresholds: &Thresholds) -> Agenda {
         self.changes.begin();
         self.thresholds = *thresholds;
@@ -421,7 +422,7 @@ impl NodeMap {
         Agenda { wants: turn.wants, next }
     }
 
-    /// Opens and dumps every netns once more: events were lost.
+    /// Opens and dumps every netns again, after a loss of events.
     pub fn reopen_all(&mut self, now: BootNs) {
         for entry in self.kernel.all().filter(|entry| !entry.host && entry.dying.is_none()) {
             self.scheduler.adopt_tries.remove(&entry.id);
@@ -429,8 +430,8 @@ impl NodeMap {
         }
     }
 
-    /// Opens every netns once more that has a name by which it can be opened: an inode may have moved on to one that has
-    /// none. It is done once for each of those.
+    /// Reopens every netns that has a name to open it by: its inode may now belong to a netns that is known only by its
+    /// nsid. Done once for each of the latter.
     fn reopen_named(&mut self, now: BootNs) {
         for entry in self.kernel.all().filter(|entry| !entry.host && entry.dying.is_none()) {
             if entry.names.cookie.is_some() || entry.names.inode.is_some() {
@@ -442,13 +443,13 @@ impl NodeMap {
         }
     }
 
-    /// Plans every look anew, by thresholds that have changed.
+    /// Plans every look again, after a change of thresholds.
     pub fn replan(&mut self) {
         let pending = &mut self.scheduler;
         pending.to_plan.extend(pending.plans.keys().map(|task| (*task, None)));
     }
 
-    /// Whether a netns is there that was neither opened nor twice tried in vain.
+    /// Whether there is a netns that has not been opened and has failed fewer than two attempts.
     #[must_use]
     pub fn has_unopened(&self) -> bool {
         self.scheduler.adopt.keys().any(|id| {
@@ -457,7 +458,7 @@ impl NodeMap {
         })
     }
 
-    /// A look could not be taken: when to try again is planned as after one that told nothing.
+    /// Plans the queued looks. A look that could not be taken counts as one that showed nothing.
     fn plan_looks(&mut self, thresholds: &Thresholds) {
         let pending = &mut self.scheduler;
         for (task, looked) in std::mem::take(&mut pending.to_plan) {
@@ -508,7 +509,7 @@ impl NodeMap {
         while let Some(id) = self.scheduler.openings.next() {
             wants.extend(self.adoption(id, now));
         }
-        // Where ends are told, an inode is known to be free.
+        // If ends are reported, the map knows which inodes are free, and needs no doubts.
         if doubt && !self.sight.teardown_end && self.scheduler.doubts_from <= now {
             self.scheduler.doubts_from = now.plus(DOUBTS_EVERY);
             self.reopen_named(now);
@@ -542,7 +543,7 @@ impl NodeMap {
     fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         let mut netns = Vec::new();
         while let Some(id) = self.scheduler.search.pop(now) {
-            // What is not searched for any more is not without tasks.
+            // A netns that leaves the search is no longer counted as without tasks.
             self.changes.mark(Kinds::NETNS);
             let Some(entry) = self.kernel.get(id) else { continue };
             let needless = entry.tasks().len() > 0 && !entry.has_hidden_holder();
@@ -565,7 +566,7 @@ impl NodeMap {
     fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         const RETRY: u64 = 2 * SEC;
         while let Some(task) = self.scheduler.looks.pop(now) {
-            // Put back at once, for the case that no answer comes.
+            // Rescheduled at once, in case no answer comes.
             self.scheduler.looks.set(task, now.plus(RETRY));
             wants.push(Request::Look { task });
         }
@@ -575,7 +576,7 @@ impl NodeMap {
         for _ in 0..NAMES_A_TURN {
             let Some(task) = self.scheduler.unnamed.pop(now) else { break };
             let tries = self.scheduler.unnamed_tries.entry(task).or_default();
-            // A task in no container's cgroup stays unnamed: an answer or three questions, then peace.
+            // A task outside any container's cgroup stays unnamed: give up after the last pause.
             if let Some(pause) = NAME_PAUSES.get(*tries) {
                 *tries += 1;
                 self.scheduler.unnamed.set(task, now.plus(*pause));

@@ -1,5 +1,5 @@
-//! The map's rules, one test each. What one source tells and another does not is in `detail`, what comes
-//! out of order in `order`, random lives in `model`, links and routes in `topology`, who meets whom in `reach`.
+//! Rules of the map, one test each. `detail`: sources that report less than others; `order`: events out of order;
+//! `model`: random sequences; `topology`: links and routes; `reach`: who can reach whom.
 
 mod addresses;
 mod blocks;
@@ -61,7 +61,7 @@ fn task(pid: u32, netns: NetnsRef) -> Task {
 const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 const PATH: &str = "/run/netns/cni-1";
 
-/// What a runtime says of its sandbox [`ID`], whose netns is mounted at [`PATH`].
+/// A runtime's report of the sandbox [`ID`], whose netns is mounted at [`PATH`].
 fn sandbox(pid: Option<u32>) -> Observation {
     Observation::Sandbox(Sandbox {
         runtime: "containerd".into(),
@@ -79,7 +79,7 @@ fn sandbox(pid: Option<u32>) -> Observation {
     })
 }
 
-/// A map and a clock that ticks one ms a fact.
+/// A map with a clock that advances 1 ms with each fact.
 struct Feed {
     map: NodeMap,
     at: BootNs,
@@ -169,7 +169,7 @@ fn a_reused_inode_is_another_netns() {
     let mut feed = Feed::new(ALL);
     feed.tell(Observation::Netns { netns: full(7, 70, 3) });
     feed.tell(Observation::Address { netns: NetnsRef::cookie(7), address: address(1) });
-    // Its end was not seen, but its inode turns up with another cookie.
+    // Its end was not observed, but its inode appears with another cookie.
     feed.tell(Observation::Netns {
         netns: NetnsRef { cookie: Some(8), inode: Some(70), nsid: None },
     });
@@ -212,7 +212,7 @@ fn an_exiting_task_holds_until_it_is_released() {
     assert_eq!((holders[0].kind, holders[0].exiting), (HolderKind::Process, Some(true)));
     feed.tell(Observation::TaskReleased { task: task(10, netns).key });
     assert!(feed.map.addresses(&Selector::Ip(None)).remove(0).holders.is_empty());
-    // A snapshot that read the task before cannot bring it back.
+    // A snapshot that read the task earlier must not revive it.
     let at = BootNs(feed.at.0 - MS);
     feed.tell_at(at, Origin::Snapshot, Observation::Task(task(10, netns)));
     assert_eq!(feed.map.sizes().2, 0);
@@ -304,7 +304,7 @@ fn a_netns_is_unopened_until_it_was_read_or_twice_could_not_be() {
     assert!(!feed.map.has_unopened() && !adopts(&feed.wants(100_000)));
 }
 
-/// Its nsid was another's, whose end is told when the netns has been read already.
+/// Its nsid belonged to another netns, whose end is reported after the new netns has been read.
 #[test]
 fn a_netns_that_was_read_too_early_is_read_again() {
     let adopts = |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Adopt { .. }));
@@ -484,7 +484,7 @@ fn what_was_exiting_before_the_start_has_been_so_since_it_last_ran() {
     let at = feed.tell_from(Origin::Snapshot, Observation::Task(exiting(1)));
     let since = |feed: &Feed, pid| feed.map.tasks_of(pid).next().unwrap().leaving_since();
     assert_eq!(since(&feed, 1), Some(BootNs(at.0 - 600 * MS)));
-    // Later its exit would have been seen.
+    // After the first snapshot, its exit would have been observed.
     let began = feed.tell(Observation::Began(Scope::Tasks));
     feed.tell(Observation::Ended { scope: Scope::Tasks, began, complete: true });
     let at = feed.tell_from(Origin::Snapshot, Observation::Task(exiting(2)));

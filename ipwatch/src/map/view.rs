@@ -1,4 +1,4 @@
-//! Answers in the words of the JSON contract. Nothing here changes the map.
+//! Answers in the types of the JSON contract. Nothing here changes the map.
 //!
 //! - `netns`: netns, their interfaces and what is in them. `neighbours`: neighbour entries and who claims an IP.
 //!   `ipam`: ranges and reservations. `runs`: runs of CNI plugins.

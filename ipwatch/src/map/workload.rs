@@ -1,16 +1,17 @@
-//! What runs on the node: sandboxes, containers, pods and runs of CNI plugins, as runtimes, the API server, the CNI cache
-//! and Calico's datastore report them, and whose netns is whose.
+//! Workloads of the node: sandboxes, containers, pods and runs of CNI plugins, as runtimes, the API server, the CNI
+//! cache and Calico's datastore report them, and the owner of each netns.
 //!
-//! - `sandbox`: which container and pod a netns or an IP is of. `owner`: which sandbox a netns was made for.
-//! - `runtime`: what the container runtimes say, and since when; `crash_loop`: sandboxes that come and go. `unasked`:
-//!   whether a container may belong to a runtime that nobody asks. `container_mounts`: mounts of dead containers.
-//! - `pods`: what the API server says of this node's pods. `endpoints`: what Calico's datastore has wired, and which
-//!   living pods it does not have.
-//! - `calls`: runs of CNI plugins; `seen`: when none of them could be missed; `late_del`: DELs of old sandboxes, and what
-//!   the pod's new one loses meanwhile.
+//! - `sandbox`: the container and pod of a netns or an IP. `owner`: the sandbox that a netns was made for.
+//! - `runtime`: reports of container runtimes, and since when; `crash_loop`: sandboxes that are recreated again and
+//!   again. `unasked`: whether a container may belong to a runtime that is not queried. `container_mounts`: mounts of
+//!   dead containers.
+//! - `pods`: the API server's report of this node's pods. `endpoints`: endpoints in Calico's datastore, and living pods
+//!   that it lacks.
+//! - `calls`: runs of CNI plugins; `seen`: since when none could be missed; `late_del`: DELs of old sandboxes, and what
+//!   they remove from the pod's new one.
 //!
-//! What always holds: only the owner of a container says that it is dead, and what nobody who could own it denies is
-//! not gone; a netns has at most one owner, and a guess gives way to what is certain.
+//! Invariants: only the owner of a container can report it dead, and a container is not removed unless every runtime
+//! that could own it denies it; a netns has at most one owner, and a certain owner replaces a guessed one.
 
 mod calls;
 mod container_mounts;
@@ -49,7 +50,7 @@ use super::{NetnsId, NodeMap};
 /// See the [module's documentation](self).
 #[derive(Debug, Default)]
 pub(super) struct Workload {
-    /// Results of CNI plugins, by container and interface.
+    /// Results of CNI plugins, by container and interface, with the time of the last report.
     attachments: BTreeMap<(String, String), (Attachment, BootNs)>,
     runtimes: runtime::Runtimes,
     processes: unasked::Processes,
@@ -62,12 +63,12 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Something was told of a netns: whose it is is to be found out anew.
+    /// A fact about this netns arrived: determine its owner again.
     pub(super) fn ask_owner(&mut self, id: NetnsId) {
         self.owners.ask(id);
     }
 
-    /// A netns is gone.
+    /// The netns was removed.
     pub(super) fn forget_owner(&mut self, id: NetnsId, owner: Option<&Owner>) {
         self.owners.forget(id, owner);
     }
@@ -77,18 +78,18 @@ impl Workload {
         self.owners.netns_of(sandbox)
     }
 
-    /// The sandbox that a runtime says this container is in.
+    /// The sandbox of this container, as its runtime reports it.
     pub(super) fn sandbox_of_container(&self, id: &str) -> Option<&str> {
         self.runtimes.sandbox_of_container(id)
     }
 
-    /// The container whose netns a plugin was told to be at this path.
+    /// The container whose netns, according to a plugin's arguments, is at this path.
     #[cfg(test)]
     pub(super) fn container_at(&self, path: &str) -> Option<&str> {
         self.calls.container_at(path)
     }
 
-    /// The pods of every sandbox that a runtime or the CNI cache knows.
+    /// The pod of every sandbox that a runtime or the CNI cache knows.
     pub(super) fn pods_known(&self) -> impl Iterator<Item = &PodName> {
         let sandboxes = self.runtimes.sandboxes().filter_map(|entry| entry.sandbox.pod.as_ref());
         let cached = self.attachments.values().filter_map(|(known, _)| known.pod.as_ref());
@@ -121,7 +122,7 @@ impl NodeMap {
         self.workload.attachments.remove(&(container_id.to_owned(), ifname.to_owned()));
     }
 
-    /// A whole list of the CNI cache that began then has ended.
+    /// A complete listing of the CNI cache that began at `began` has ended.
     pub(super) fn sweep_attachments(&mut self, began: BootNs) {
         self.workload.attachments.retain(|_, (_, touched)| *touched >= began);
     }

@@ -1,8 +1,8 @@
-//! Detection that looks only at what has changed finds what detection from scratch does: the same, with the same times
-//! and texts, after every step of any life.
+//! Incremental detection gives the same result as detection from scratch, with the same times and texts, after every
+//! step of random sequences.
 //!
-//! A life is what one of the detectors' own cases tells, cut short and mixed with what the others tell, with steps of
-//! the clock, other thresholds, sources that fail and acknowledgements in between.
+//! A sequence is one of the detectors' own cases, cut short and mixed with facts of the other cases, steps of the
+//! clock, other thresholds, failing sources and acknowledgements.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ const STEPS: [u64; 10] =
 const STATUSES: [SourceStatus; 4] =
     [SourceStatus::Down, SourceStatus::Active, SourceStatus::Degraded, SourceStatus::Active];
 
-/// What the cases tell, one by one, and their facts all together.
+/// The lines of each case, and the facts of all cases together.
 struct Palette {
     cases: Vec<Vec<Line>>,
     all: Vec<Fact>,
@@ -44,7 +44,7 @@ impl Palette {
     }
 }
 
-/// An engine, and a ledger that is told everything anew in every step.
+/// An engine, and a ledger that gets everything anew in every step.
 struct Twins {
     engine: Engine,
     ledger: Ledger,
@@ -58,7 +58,7 @@ impl Twins {
         Self { engine, ledger: Ledger::default(), now }
     }
 
-    /// What a case does, at its time or later.
+    /// Replays a line of a case, at its time or later.
     fn follow(&mut self, line: &Line) {
         match line {
             Line::Fact(fact) => {
@@ -79,7 +79,7 @@ impl Twins {
         self.engine.apply(&[Fact { at: self.now, origin, what: what.clone() }]);
     }
 
-    /// What the ledger of one that always detects from scratch tells.
+    /// The candidates from scratch, and the changes of the ledger that gets them.
     fn compare(&mut self) -> (Vec<Candidate>, Vec<Change>) {
         let Engine { map, thresholds, ready, started, .. } = &self.engine;
         let found = detect::detect(map, self.now, thresholds);
@@ -94,7 +94,7 @@ impl Twins {
         (found, changes)
     }
 
-    /// Takes a step, and compares. The codes of what is found.
+    /// Takes a step and compares. Returns the codes that were found.
     fn step(&mut self) -> BTreeSet<Code> {
         let effects = self.engine.step(&[], self.now);
         let (found, changes) = self.compare();
@@ -119,7 +119,7 @@ impl Twins {
     }
 }
 
-/// What is looked up instead of searched for is what a search finds.
+/// Lookups by index must equal a full search.
 fn indexes_are_true(map: &NodeMap, now: BootNs) {
     let anew: Vec<_> = map.heard_conflicts(now).take(512).collect();
     let kept = map.conflicts(now);
@@ -155,7 +155,7 @@ fn thresholds(pick: usize) -> Thresholds {
     [of[0], of[1], short, quick][pick % 4]
 }
 
-/// Lives a life, and returns the codes of all that was found in it.
+/// Runs a sequence, and returns the codes of all that was found in it.
 fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
     let case = &palette.cases[case % palette.cases.len()];
     let mut next = case.iter();
@@ -197,7 +197,7 @@ fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
                 _ => twins.acknowledge(pick / 5),
             },
         }
-        // Several facts at once, now and then.
+        // Sometimes several facts at once.
         if !pick.is_multiple_of(4) {
             codes.extend(twins.step());
         }
@@ -206,14 +206,14 @@ fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
     codes
 }
 
-/// Each case as it is.
+/// Runs each case unchanged.
 fn live_all(palette: &Palette) -> BTreeSet<Code> {
     let cases = 0..palette.cases.len();
     let codes = cases.map(|case| live(palette, case, &vec![(0, 1); palette.cases[case].len()]));
     codes.flatten().collect()
 }
 
-/// Any case, and any life.
+/// Any case, with any sequence of operations.
 fn lives() -> impl Strategy<Value = (u16, Vec<(u8, u16)>)> {
     (any::<u16>(), prop::collection::vec((0..32u8, any::<u16>()), 20..220))
 }
@@ -222,7 +222,8 @@ fn lives() -> impl Strategy<Value = (u16, Vec<(u8, u16)>)> {
 fn what_looks_at_changes_finds_what_looks_at_everything_does() {
     let palette = Palette::new();
     let codes = RefCell::new(live_all(&palette));
-    // The same lives in each run, so that what they cover is known; others, and more, when they are asked for.
+    // The same sequences in each run, so that their coverage is known; other and more ones if requested by
+    // `PROPTEST_CASES`.
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let config =
         Config { cases: asked.unwrap_or(80), failure_persistence: None, ..Config::default() };
@@ -239,14 +240,15 @@ fn what_looks_at_changes_finds_what_looks_at_everything_does() {
     });
     run.unwrap();
     let codes = codes.into_inner();
-    // These lives show no orphaned veth. The detector's own cases do, and they compare with detection from scratch too.
+    // These sequences find no orphaned veth. The detector's own cases do, and they compare with detection from scratch
+    // too.
     let others = Code::ALL.iter().filter(|code| **code != Code::VethOrphaned);
     let missed: Vec<&Code> = others.filter(|code| !codes.contains(code)).collect();
     assert_eq!(missed, [&Code::VethOrphaned; 0], "these lives show nothing of them");
 }
 
-/// The test above can fail: most kinds of changes are missed by something if they are not marked. What links and calls
-/// change these few lives mark otherwise too.
+/// Shows that the test above can fail: most kinds of changes are missed if they are not marked. What links and calls
+/// change is marked otherwise too in these few sequences.
 #[test]
 fn what_is_not_marked_is_missed() {
     let palette = Palette::new();

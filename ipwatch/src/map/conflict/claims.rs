@@ -1,8 +1,8 @@
-//! Who was heard to claim an IP on a link, and when. What of it is a conflict is in `neighbour_conflict`.
+//! Which MACs were seen to claim an IP on a link, and when. Whether that is a conflict is decided in
+//! `neighbour_conflict`.
 //!
-//! What the kernel takes for its neighbour entries is a claim (`neighbours`), and so is an ARP packet that
-//! was seen itself. Of each IP on each device the last few MACs are kept; where there is no room the oldest
-//! word goes first, and is counted.
+//! Claims are updates of the kernel's neighbour entries (`neighbours`) and ARP packets that were captured. For each IP
+//! on each device the last few MACs are kept; if there is no room, the oldest is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -15,72 +15,72 @@ use crate::map::queue::Queue;
 use crate::map::{Kinds, NetnsId, NodeMap, Table};
 
 const SEC: u64 = 1_000_000_000;
-/// A MAC that was not heard for so long claims nothing any more.
+/// A MAC that has not been seen for this long no longer counts as a claimant.
 pub(in crate::map) const FORGOTTEN: u64 = 60 * SEC;
-/// An announcement of an IP that another one has is no conflict if that one gives it up meanwhile.
+/// An announcement of an IP that another MAC has is no conflict if the other MAC gives it up within this time.
 pub(in crate::map) const HANDED_OVER: u64 = 2 * SEC;
-/// An address, its device and a packet are told of by different sources.
+/// Different sources report an address, its device and a packet, with up to this much delay between them.
 pub(in crate::map) const OUT_OF_STEP: u64 = SEC / 10;
-/// Between two looks at whose a MAC is.
+/// Minimum interval between two lookups of the device that has a MAC.
 const LOOK_AGAIN: u64 = SEC / 2;
-/// A packet and the entry that it changes are told of apart.
+/// A packet and the entry that it changes are reported separately, within this time.
 const SAME_PACKET: u64 = SEC;
-/// A hand sets an entry, and netlink repeats it.
+/// An entry set manually is reported again by netlink within this time.
 const SAME_HAND: u64 = 2 * SEC;
-/// MACs kept for one IP on one device.
+/// Maximum number of MACs for one IP on one device.
 const MAX_SIDES: usize = 4;
-/// Changes between them that are kept.
+/// Maximum number of turns that are kept.
 const MAX_TURNS: usize = 8;
-/// After a change that may concern all that is contested, more than so many are settled no more often than every
-/// [`LOOK_AGAIN`]: anybody can claim thousands of IPs, and make links that come and go.
+/// If more than this many IPs are contested, a change that may concern all of them is settled at most once every
+/// [`LOOK_AGAIN`]: an untrusted user can claim thousands of IPs, and create links that come and go.
 const MANY: usize = 256;
-/// IPs kept per netns, on all of its devices, and in all.
+/// Maximum number of IPs for each netns, on all of its devices.
 const MAX_PER_NETNS: usize = 4096;
 const MAX_CLAIMS: usize = 16_384;
 
 /// An IP on a device of a netns.
 pub(in crate::map) type Key = (IpAddr, NetnsId, u32);
 
-/// How a claim was heard.
+/// How a claim was observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::map) enum How {
-    /// By its own packet.
+    /// In a packet of its own.
     Packet(ClaimKind),
-    /// An update that the neighbour entry took.
+    /// As an update that the neighbour entry accepted.
     Taken,
-    /// One that it did not take.
+    /// As an update that the neighbour entry rejected.
     Lost,
-    /// It answered where an address was tried out (IPv6).
+    /// As the answer to duplicate address detection (IPv6).
     Dad,
 }
 
-/// One MAC that claims an IP, and when it did so by what.
+/// One MAC that claims an IP, and when it last did so in each way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Side {
     pub mac: Mac,
-    /// First heard.
+    /// When it was first observed.
     pub first: BootNs,
-    /// Last heard.
+    /// When it was last observed.
     pub last: BootNs,
-    /// By an announcement.
+    /// By an announcement (gratuitous ARP).
     pub announced: Option<BootNs>,
-    /// By an answer.
+    /// By a reply.
     pub replied: Option<BootNs>,
-    /// By a request of its own.
+    /// By a request that it sent.
     pub requested: Option<BootNs>,
-    /// By an update that became the neighbour entry, or confirmed it.
+    /// By an update that the neighbour entry accepted or that confirmed the entry.
     pub taken: Option<BootNs>,
-    /// By an update that did not.
+    /// By an update that the neighbour entry rejected.
     pub lost: Option<BootNs>,
     /// By its answer to duplicate address detection.
     pub dad: Option<BootNs>,
-    /// Where on this node the MAC is, if it is.
+    /// The device of this node that has the MAC, if any.
     pub home: Option<Home>,
-    /// Somebody set an entry with it by hand.
+    /// When an entry with this MAC was set manually.
     hand: Option<BootNs>,
-    /// Its device, or the IP on it, is gone from this node.
+    /// Its device, or the IP on it, was removed from this node.
     left: bool,
-    /// When its home was last looked for.
+    /// When its home was last looked up.
     looked: Option<BootNs>,
 }
 
@@ -88,27 +88,27 @@ pub struct Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Home {
     pub netns: NetnsId,
-    /// Its index there.
+    /// Index of the device in `netns`.
     pub ifindex: u32,
-    /// The netns has the IP that is claimed.
+    /// Whether the netns has the claimed IP.
     pub holds: bool,
 }
 
-/// For how long one MAC was the last to be heard.
+/// A period in which one MAC was the last to be observed.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::map) struct Turn {
     pub(super) mac: Mac,
     pub(super) from: BootNs,
     pub(super) until: BootNs,
-    /// It began with an announcement.
+    /// Whether it began with an announcement.
     pub(super) announced: bool,
 }
 
-/// Who claims one IP on one device.
+/// The claims to one IP on one device.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Contest {
     pub(super) sides: Vec<Side>,
-    /// Only where there are several.
+    /// Recorded only if there are several MACs.
     pub(super) turns: VecDeque<Turn>,
     touched: BootNs,
 }
@@ -116,40 +116,40 @@ pub(in crate::map) struct Contest {
 #[derive(Debug, Default)]
 pub(in crate::map) struct Claims {
     entries: BTreeMap<Key, Contest>,
-    /// By age, for each netns.
+    /// Entries of each netns, by age.
     order: BTreeMap<NetnsId, BTreeSet<(BootNs, IpAddr, u32)>>,
-    /// The age of the oldest of each netns.
+    /// The age of the oldest entry of each netns.
     oldest: BTreeSet<(BootNs, NetnsId)>,
-    /// Those worth a look: several MACs, or another one than that of who has the IP here.
+    /// Entries that may be in conflict: several MACs, or a MAC other than that of the IP's holder on this node.
     contested: BTreeSet<Key>,
-    /// What of them is to be settled again.
+    /// Which contested entries must be settled again.
     unsettled: Unsettled,
-    /// When the clock alone makes it so.
+    /// When a contested entry must be settled again because of the clock alone.
     due: Queue<Key>,
-    /// What of them is in conflict, as of the last settling.
+    /// The conflicts, as of the last settling.
     found: BTreeMap<Key, Conflict>,
-    /// It has become less since.
+    /// A conflict was removed since the last settling.
     lost: bool,
-    /// Addresses that duplicate address detection gave up.
+    /// Addresses that failed duplicate address detection.
     dad: BTreeSet<Key>,
-    /// For how many IPs a MAC only ever answered on a device: who asks whether it answers for others asks often.
+    /// Number of IPs of a device for which a MAC only ever replied: kept because the check for proxies is frequent.
     answering: Table<(NetnsId, u32, Mac), usize>,
-    /// Keys thrown out for want of room.
+    /// Number of keys dropped for lack of room.
     forgotten: u64,
-    /// A probe tells of neighbour updates.
+    /// Whether a probe reports neighbour updates.
     by_probe: bool,
 }
 
-/// About what something has changed since claims were last settled.
+/// Which claims have changed since they were last settled.
 #[derive(Debug, Default)]
 struct Unsettled {
     keys: BTreeSet<Key>,
-    /// Everything that these devices heard.
+    /// Everything observed on these devices.
     devices: BTreeSet<(NetnsId, u32)>,
     all: bool,
-    /// When all of many were last settled: see [`MANY`].
+    /// When all of more than [`MANY`] contested entries were last settled.
     all_at: BootNs,
-    /// When they are to be again.
+    /// When to settle all of them again.
     later: Option<BootNs>,
 }
 
@@ -192,17 +192,17 @@ impl Side {
         self.left = false;
     }
 
-    /// It asks for the IP itself, or announces it: not in another's place.
+    /// Whether it requests or announces the IP itself, which a proxy does not do.
     pub(in crate::map) fn speaks_for_itself(&self) -> bool {
         self.requested.is_some() || self.announced.is_some()
     }
 
-    /// It was heard by a packet, lately, and may still be there.
+    /// Whether it was observed in a packet recently, and may still be present.
     pub(in crate::map) fn is_live(&self, now: BootNs) -> bool {
         !self.left && self.hand.is_none() && now.since(self.last) < FORGOTTEN
     }
 
-    /// When the clock alone may change what it means.
+    /// When the clock alone may change what the claim means.
     fn moments(&self, now: BootNs) -> impl Iterator<Item = BootNs> {
         let (last, first) = (self.last, self.first);
         let looked = self.looked.filter(|at| self.home.is_none() && now > *at);
@@ -211,7 +211,7 @@ impl Side {
         [last.plus(FORGOTTEN), first.plus(OUT_OF_STEP)].into_iter().chain(announced).chain(looked)
     }
 
-    /// It was heard to announce the IP and in no other way that counts as use.
+    /// Whether it announced the IP and did nothing else that counts as use.
     pub(in crate::map) fn only_announced(&self) -> bool {
         self.announced.is_some_and(|at| {
             let apart =
@@ -222,7 +222,7 @@ impl Side {
 }
 
 impl Contest {
-    /// MACs that did nothing but answer.
+    /// MACs that only ever replied.
     fn answering(&self) -> Vec<Mac> {
         let answer = self.sides.iter().filter(|side| !side.speaks_for_itself());
         answer.map(|side| side.mac).collect()
@@ -268,7 +268,7 @@ impl Contest {
                 turn.until = turn.until.max(at);
             }
             last => {
-                // Sources are not in step; turns are.
+                // Sources may report out of order; turns must be in order.
                 let at = last.map_or(at, |last| at.max(last.until));
                 if self.turns.len() >= MAX_TURNS {
                     self.turns.pop_front();
@@ -279,7 +279,7 @@ impl Contest {
     }
 }
 
-/// Every key of an IP.
+/// The range of all keys of an IP.
 fn all_of(ip: IpAddr) -> std::ops::RangeInclusive<Key> {
     (ip, NetnsId::MIN, 0)..=(ip, NetnsId::MAX, u32::MAX)
 }
@@ -293,7 +293,7 @@ impl Claims {
         self.drop_contested(key);
     }
 
-    /// What was last heard then was heard again, or is forgotten.
+    /// Updates the order by age after a key was observed again (`now`) or forgotten.
     fn age(&mut self, key: &Key, before: Option<BootNs>, now: Option<BootNs>) {
         let (ip, id, ifindex) = *key;
         let order = self.order.entry(id).or_default();
@@ -314,32 +314,32 @@ impl Claims {
         }
     }
 
-    /// May be in conflict from now on.
+    /// Marks a key that may be in conflict.
     fn contend(&mut self, key: Key) {
         self.contested.insert(key);
         self.unsettled.keys.insert(key);
     }
 
-    /// Is in no conflict.
+    /// Removes a key that is in no conflict.
     fn drop_contested(&mut self, key: &Key) {
         self.contested.remove(key);
         self.due.cancel(key);
         self.lost |= self.found.remove(key).is_some();
     }
 
-    /// A device, a name or what several share has changed: everything may be a conflict, or none any more.
+    /// A device, a name or the shared IPs have changed: every contested key may have become or ceased to be a conflict.
     pub(in crate::map) fn unsettle(&mut self) {
         self.unsettled.all = true;
     }
 
-    /// Somebody has this IP no more, or in another way.
+    /// An address with this IP was removed or altered.
     pub(in crate::map) fn unsettle_ip(&mut self, ip: IpAddr) {
         if !self.contested.is_empty() {
             self.unsettled.keys.extend(self.contested.range(all_of(ip)));
         }
     }
 
-    /// What is contested and is to be settled at `now`.
+    /// The contested keys to settle at `now`.
     fn take_unsettled(&mut self, now: BootNs) -> BTreeSet<Key> {
         let Unsettled { mut keys, devices, all, all_at, later } =
             std::mem::take(&mut self.unsettled);
@@ -363,7 +363,7 @@ impl Claims {
         keys
     }
 
-    /// What is in conflict, where nothing has changed since that was worked out.
+    /// The conflicts, unless something has changed since the last settling.
     pub(in crate::map) fn settled(&self, now: BootNs) -> Option<impl Iterator<Item = &Conflict>> {
         let settled = self.unsettled.is_empty() && self.due.next().is_none_or(|due| due > now);
         settled.then(|| self.found.values())
@@ -384,7 +384,7 @@ impl Claims {
         self.dad.retain(|(_, netns, _)| *netns != id);
     }
 
-    /// Somebody set an entry by hand: that is no claim, unless its MAC is heard later.
+    /// An entry was set manually: that is no claim, unless its MAC is observed later.
     pub(in crate::map) fn set_by_hand(
         &mut self,
         id: NetnsId,
@@ -408,7 +408,7 @@ impl Claims {
         }
     }
 
-    /// Who has this IP has changed.
+    /// The set of endpoints with this IP has changed.
     pub(in crate::map) fn touch(&mut self, ip: IpAddr) {
         if self.entries.is_empty() {
             return;
@@ -423,14 +423,14 @@ impl Claims {
         self.entries.get(key)
     }
 
-    /// What was heard of it has changed.
+    /// The observations about a key have changed.
     fn unsettle_key(&mut self, key: Key) {
         if self.contested.contains(&key) {
             self.unsettled.keys.insert(key);
         }
     }
 
-    /// What may be a conflict.
+    /// Every contested key.
     pub(in crate::map) fn contested(&self) -> impl Iterator<Item = (&Key, &Contest)> {
         self.contested.iter().filter_map(|key| Some((key, self.entries.get(key)?)))
     }
@@ -439,12 +439,12 @@ impl Claims {
         self.dad.iter()
     }
 
-    /// For how many IPs a MAC answers on a device, and does nothing else.
+    /// Number of IPs for which a MAC on a device only replies.
     pub(in crate::map) fn answered_by(&self, id: NetnsId, ifindex: u32, mac: Mac) -> usize {
         self.answering.get(&(id, ifindex, mac)).copied().unwrap_or_default()
     }
 
-    /// These MACs only answered for an IP, and now those do.
+    /// Updates the counts when the MACs that only replied for an IP change from `before` to `now`.
     fn count_answers(&mut self, id: NetnsId, ifindex: u32, before: &[Mac], now: &[Mac]) {
         if before == now {
             return;
@@ -489,7 +489,7 @@ impl Claims {
 }
 
 impl NodeMap {
-    /// What an entry's change says of who claims the IP.
+    /// Records the claims that a change of a neighbour entry implies.
     pub(in crate::map) fn hear_neighbour(
         &mut self,
         id: NetnsId,
@@ -502,7 +502,7 @@ impl NodeMap {
         if let Some(mac) = new.mac.filter(|_| new.admin) {
             self.conflict.claims.set_by_hand(id, new.ifindex, new.ip, mac, at);
         }
-        // Beside the probe netlink is late: what it repeats of another MAC may be older than what is known.
+        // If a probe reports too, netlink is late: another MAC that it reports may be older than what is known.
         let same = |before: &Neighbour| before.mac == new.mac;
         let late = self.conflict.claims.by_probe && !first_hand && !before.is_some_and(same);
         if let Some(mac) = heard(before, new, dumped).filter(|_| !late) {
@@ -529,7 +529,7 @@ impl NodeMap {
         how: How,
         at: BootNs,
     ) {
-        // Groups and nobody claim nothing. (Servers that share one MAC answer with a group's.)
+        // Ignore multicast and zero MACs. (Load-balanced servers that share one MAC reply with a multicast MAC.)
         if !is_routable(ip) || mac.0[0] & 1 != 0 || mac.0 == [0; 6] {
             return;
         }
@@ -566,7 +566,7 @@ impl NodeMap {
         }
     }
 
-    /// The devices of this node that have an IP, each with its netns and its MAC.
+    /// The devices of this node with an IP, each with its netns and MAC.
     pub(in crate::map) fn devices_with(&self, ip: IpAddr) -> Vec<(NetnsId, u32, Option<Mac>)> {
         let mut found = Vec::new();
         for entry in self.with_ip(ip).filter_map(|id| self.netns(id)) {
@@ -578,7 +578,7 @@ impl NodeMap {
         found
     }
 
-    /// Every MAC of this node's devices, and where it is: in the host's netns last.
+    /// Every MAC of this node's devices, with its devices; those in the host's netns last.
     #[must_use]
     pub fn macs(&self) -> BTreeMap<Mac, Vec<(NetnsId, u32)>> {
         let mut macs: BTreeMap<Mac, Vec<(bool, NetnsId, u32)>> = BTreeMap::new();
@@ -596,8 +596,8 @@ impl NodeMap {
         macs.into_iter().map(|(mac, found)| (mac, places(found))).collect()
     }
 
-    /// Finds out where on this node the MACs are that are in conflict, what is one, and forgets what is over: of those
-    /// claims about which something has changed, or that are due. Says when the next one is.
+    /// Settles the claims that changed or are due: finds the device of each MAC, decides whether there is a conflict
+    /// and forgets old claims. Returns when the next claim is due.
     pub(in crate::map) fn settle_claims(&mut self, now: BootNs) -> Option<BootNs> {
         let keys = self.conflict.claims.take_unsettled(now);
         let mut macs = None;
@@ -654,14 +654,14 @@ impl NodeMap {
         }
     }
 
-    /// Whether duplicate address detection has given an address up.
+    /// Whether an address has failed duplicate address detection.
     pub(in crate::map) fn has_failed(&self, (ip, id, ifindex): &Key) -> bool {
         let entry = self.netns(*id);
         let mut own = entry.into_iter().flat_map(|entry| entry.on_device(*ifindex, *ip));
         own.any(|(_, known)| known.dad_failed())
     }
 
-    /// A side, and where on this node it is now.
+    /// A copy of the side with its current home on this node.
     fn at_home(
         &self,
         side: &Side,
@@ -699,13 +699,13 @@ impl NodeMap {
         side
     }
 
-    /// Whether duplicate address detection has given an address up.
+    /// Whether any address has failed duplicate address detection.
     #[must_use]
     pub fn has_failed_addresses(&self) -> bool {
         !self.conflict.claims.dad.is_empty()
     }
 
-    /// Claims that were forgotten for want of room.
+    /// Number of claims dropped for lack of room.
     #[must_use]
     pub fn forgotten_claims(&self) -> u64 {
         self.conflict.claims.forgotten

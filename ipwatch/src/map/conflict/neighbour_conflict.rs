@@ -1,8 +1,8 @@
-//! Which claims of one IP cannot both be right, and which only look like it.
+//! Which claims to one IP contradict each other, and which only appear to.
 //!
-//! Two MACs that both answer are a conflict. One that takes over from another is not: a pod that was given
-//! the IP of one that is gone, a fail-over that was announced. Nor are a router that answers for others
-//! (proxy ARP), a device and those made of it, two devices of one netns, and the MACs of VRRP.
+//! Two MACs that both answer are a conflict. A MAC that takes over from another is not: a pod that was given the IP of
+//! a removed pod, or an announced fail-over. Nor are a router that answers for others (proxy ARP), a device and those
+//! stacked on it, two devices of one netns, and the MACs of VRRP.
 
 use std::net::IpAddr;
 
@@ -12,67 +12,64 @@ use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, OUT_OF_STEP, Sid
 use crate::map::{Endpoint, Netns, NetnsId, NodeMap};
 
 const SEC: u64 = 1_000_000_000;
-/// The kernel takes no other MAC's word for so long after an entry changed (`locktime`, one second), so
-/// who answers later loses.
+/// After an entry changed, the kernel ignores other MACs for one second (`locktime`), so the later answer is rejected.
 const ONE_ANSWER: u64 = 2 * SEC;
-/// Two answers to one question.
+/// Two answers to one request arrive within this time.
 const AT_ONCE: u64 = SEC;
-/// Whoever answers for so many IPs, and asks for none itself, answers for others.
+/// A MAC that answers for this many IPs and requests none itself is a proxy.
 pub(super) const PROXY: usize = 3;
-/// Conflicts told of at a time. More are one cause's, or made up.
+/// Maximum number of conflicts reported at a time. More have one cause, or are forged.
 const MOST: usize = 512;
-/// Devices that are followed from one to the next.
+/// Maximum number of devices followed from one to the next.
 const DEPTH: usize = 8;
 
-/// How it is known that two MACs have one IP, the surest first.
+/// The evidence that two MACs have one IP, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grounds {
-    /// Duplicate address detection gave the address up.
+    /// The address failed duplicate address detection.
     Dad,
-    /// One claims an IP that another one has on that very link, on this node.
+    /// A MAC claims an IP that another MAC has on the same link, on this node.
     Held,
-    /// The neighbour table had one answer and refused another.
+    /// The neighbour entry accepted one answer and rejected another.
     Lost,
     /// Both answered within a second.
     BothAnswered,
-    /// One, the other, and the first one again.
+    /// First one MAC, then the other, then the first one again.
     InTurns,
 }
 
-/// One of those that have the IP.
+/// One of the MACs that have the IP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
-    /// Its MAC; of one that only duplicate address detection heard it may be unknown.
+    /// Unknown if only duplicate address detection noticed it.
     pub mac: Option<Mac>,
     /// The device of this node that has the MAC.
     pub home: Option<Home>,
-    /// What was heard of it. Absent: it has the IP on this node and was not heard.
+    /// What was observed of it. Absent if it has the IP on this node and was not observed.
     pub heard: Option<Side>,
 }
 
-/// One IP and those that claim it, as one device of one netns heard it.
+/// One IP and the MACs that claim it, as observed on one device of one netns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     pub ip: IpAddr,
-    /// Where it was heard.
+    /// The netns where it was observed.
     pub netns: NetnsId,
-    /// On which device.
+    /// The device where it was observed.
     pub ifindex: u32,
-    /// Two or more.
     pub parties: Vec<Party>,
-    /// How it is known.
     pub grounds: Grounds,
-    /// Since both are known.
+    /// Since when both are known.
     pub since: BootNs,
-    /// When the last of them was heard.
+    /// When the last claim was observed.
     pub heard: BootNs,
-    /// What is known stands for itself: an address that was given up, or one that all of them have on this
-    /// node now.
+    /// The conflict does not depend on recent packets: the address failed duplicate address detection, or all parties
+    /// have it on this node now.
     pub stands: bool,
 }
 
 impl NodeMap {
-    /// Every conflict at `now`, as each device heard it.
+    /// Every conflict at `now`, as each device observed it; limited to [`MOST`].
     #[must_use]
     pub fn conflicts(&self, now: BootNs) -> Vec<Conflict> {
         let mut found: Vec<Conflict> = match self.conflict.claims.settled(now) {
@@ -84,7 +81,7 @@ impl NodeMap {
         found
     }
 
-    /// Whether there are not more than are told of.
+    /// Whether the limit on conflicts was not exceeded.
     #[must_use]
     pub fn has_all_conflicts(&self, now: BootNs) -> bool {
         match self.conflict.claims.settled(now) {
@@ -93,7 +90,7 @@ impl NodeMap {
         }
     }
 
-    /// The same, worked out anew.
+    /// The observed conflicts, computed anew.
     pub(crate) fn heard_conflicts(&self, now: BootNs) -> impl Iterator<Item = Conflict> {
         let contested = self.conflict.claims.contested();
         contested.filter_map(move |(key, contest)| self.conflict(key, contest, now))
@@ -101,7 +98,7 @@ impl NodeMap {
 
     pub(super) fn conflict(&self, key: &Key, contest: &Contest, now: BootNs) -> Option<Conflict> {
         let (ip, netns, ifindex) = *key;
-        // Some are several's on purpose.
+        // Some IPs are shared on purpose.
         if self.is_shared_ip(ip) {
             return None;
         }
@@ -127,18 +124,18 @@ impl NodeMap {
         let mut firsts: Vec<BootNs> = firsts.collect();
         firsts.sort_unstable();
         let lasts = parties.iter().filter_map(|party| Some(party.heard.as_ref()?.last));
-        // A third one came to a conflict that was there.
+        // A third party joined an existing conflict.
         let (since, heard) = (*firsts.get(1).or(firsts.first())?, lasts.max()?);
         parties.sort_by_key(|party| party.mac);
         let stands = parties.iter().all(|party| party.home.is_some_and(|home| home.holds));
         Some(Conflict { ip, netns, ifindex, parties, grounds: grounds?, since, heard, stands })
     }
 
-    /// Whether what was heard of a MAC can be a claim at all.
+    /// Whether this MAC can be a claimant at all.
     fn may_claim(&self, key: &Key, side: &Side, now: BootNs) -> bool {
         let (_, netns, ifindex) = *key;
         let at = side.home.and_then(|home| self.netns(home.netns).map(|entry| (home, entry)));
-        // Its own router: the node, or the one who heard it.
+        // The claimant's own router: the node, or the netns that observed the claim.
         let router =
             at.is_some_and(|(home, entry)| !home.holds && (entry.host || entry.id == netns));
         let proxy = || {
@@ -149,7 +146,7 @@ impl NodeMap {
         side.is_live(now) && !is_virtual(side.mac) && !router && !proxy()
     }
 
-    /// Whether two MACs that were heard cannot both be right.
+    /// The evidence, if any, that the claims of two observed MACs contradict each other.
     fn between(&self, ip: IpAddr, contest: &Contest, one: &Side, other: &Side) -> Option<Grounds> {
         if self.are_one(one.home, other.home) {
             return None;
@@ -157,7 +154,8 @@ impl NodeMap {
         let refused = |winner: &Side, loser: &Side| {
             let answers = [winner.taken, winner.replied, winner.requested];
             let near = |answer: BootNs, lost: BootNs| answer.plus(ONE_ANSWER) >= lost;
-            // It announced that it takes over, too soon for the entry, was taken later, and the other is silent.
+            // The loser announced a takeover too early for the entry to accept it, was accepted later, and the winner
+            // is silent.
             let moved = |lost: BootNs| {
                 let taken = loser.taken.filter(|taken| *taken > lost);
                 loser.announced.is_some() && taken.is_some_and(|taken| winner.last <= taken)
@@ -166,7 +164,7 @@ impl NodeMap {
                 answers.into_iter().flatten().any(|at| near(at, lost)) && !moved(lost)
             })
         };
-        // An IPv6 answer that may be refused is a proxy's, or of an anycast address (RFC 4861, 7.2.4).
+        // An IPv6 answer that may be rejected comes from a proxy or from an anycast address (RFC 4861, 7.2.4).
         if ip.is_ipv4() && (refused(one, other) || refused(other, one)) {
             return Some(Grounds::Lost);
         }
@@ -177,8 +175,8 @@ impl NodeMap {
         in_turns(contest, one.mac, other.mac).then_some(Grounds::InTurns)
     }
 
-    /// Those of this node that have the IP on the link where it was heard, each with the MAC that claims it
-    /// too.
+    /// Holders of the IP on this node that share the link where a claim was observed, each with the MAC that claims the
+    /// IP too.
     fn held<'a>(&self, key: &Key, sides: &[&'a Side], now: BootNs) -> Vec<(Party, &'a Side)> {
         let (ip, netns, ifindex) = *key;
         let mut found = Vec::new();
@@ -195,7 +193,7 @@ impl NodeMap {
             let claims = sides.iter().filter(|side| {
                 let handed_over = side.only_announced()
                     && side.announced.is_some_and(|at| at.plus(HANDED_OVER) > now);
-                // Its MAC may have changed just now: netlink tells of that, a moment later.
+                // Its MAC may just have changed: netlink reports that a moment later.
                 side.mac != mac
                     && now >= side.first.plus(OUT_OF_STEP)
                     && side.last >= address.since.plus(OUT_OF_STEP)
@@ -210,7 +208,7 @@ impl NodeMap {
         found
     }
 
-    /// An address that duplicate address detection gave up, and who has it.
+    /// The conflict of an address that failed duplicate address detection.
     fn failed(&self, key: &Key) -> Option<Conflict> {
         let (ip, netns, ifindex) = *key;
         if !self.has_failed(key) {
@@ -222,7 +220,7 @@ impl NodeMap {
         let heard =
             self.conflict.claims.contest(key).into_iter().flat_map(|contest| &contest.sides);
         let offenders: Vec<&Side> = heard.filter(|side| side.dad.is_some()).collect();
-        // Its own question came back: a loop on the link, or a bond.
+        // Its own request came back: a loop on the link, or a bond.
         if !offenders.is_empty() && offenders.iter().all(|side| Some(side.mac) == own) {
             return None;
         }
@@ -247,7 +245,7 @@ impl NodeMap {
         Some(Conflict { ip, netns, ifindex, parties, grounds, since, heard, stands: true })
     }
 
-    /// Two MACs of one netns, or of a device and one that is made of it.
+    /// Whether two MACs belong to one netns, or to a device and one stacked on it.
     fn are_one(&self, one: Option<Home>, other: Option<Home>) -> bool {
         let (Some(one), Some(other)) = (one, other) else { return false };
         one.netns == other.netns || self.is_made_of(one, other) || self.is_made_of(other, one)
@@ -263,21 +261,21 @@ impl NodeMap {
             && self.far_netns(entry, link).is_none_or(|netns| netns == parent.netns)
     }
 
-    /// The netns that the other end of a device is in, or its parent, as far as it is known.
+    /// The netns of a device's other end, or of its parent, if known.
     pub(in crate::map) fn far_netns(&self, entry: &Netns, link: &Link) -> Option<NetnsId> {
         let Some(nsid) = link.peer_nsid else { return Some(entry.id) };
         if let Some(known) = self.peer_netns(entry.id, nsid) {
             return Some(known);
         }
-        // Indexes are small numbers, the same ones in every netns: the host's end says of whom it is.
+        // Interface indexes are small numbers that repeat in every netns: the host's end tells which netns it leads to.
         let host = self.netns(self.host()?)?;
         let end = host.link(link.peer?)?;
         let back = end.peer == Some(link.ifindex) && end.peer_nsid.is_some();
         (back && end.peer_nsid == entry.names.nsid).then_some(host.id)
     }
 
-    /// Whether what a device hears comes from this other one's link. Where a bridge keeps VLANs apart, those who
-    /// share it need not.
+    /// Whether a device observes packets from the link of `there`. On a bridge with VLAN filtering, two devices of one
+    /// bridge may be separated.
     fn meets(&self, here: (NetnsId, u32), (_, netns, ifindex): &Key, there: Endpoint) -> bool {
         let link = self.netns(here.0).and_then(|entry| entry.link(here.1));
         let detail = link.and_then(|link| link.detail.as_ref());
@@ -289,7 +287,7 @@ impl NodeMap {
         self.segment(there.netns, there.ifindex) == here && (!apart || heard())
     }
 
-    /// The device that stands for a link: the bridge, what a macvlan is made of, one end of a lone pair.
+    /// The device that represents a link: the bridge, the parent of a macvlan, or one end of a lone pair.
     #[must_use]
     pub fn segment(&self, netns: NetnsId, ifindex: u32) -> (NetnsId, u32) {
         let mut at = (netns, ifindex);
@@ -328,7 +326,7 @@ impl Party {
     }
 }
 
-/// Once each.
+/// Adds a party, or merges it with the one that has the same MAC.
 fn add(parties: &mut Vec<Party>, party: Party) {
     match parties.iter_mut().find(|known| known.mac == party.mac) {
         Some(known) => known.heard = known.heard.take().or(party.heard),
@@ -344,8 +342,8 @@ fn is_upper(link: &Link) -> bool {
     is_kind(link, &["macvlan", "macvtap", "ipvlan", "ipvtap"])
 }
 
-/// A virtual router's: VRRP's (RFC 9568) and HSRP's (RFC 2281 and version 2) move with the mastership; of GLBP each
-/// router has one, and each who asks is told one of them.
+/// Whether a MAC is a virtual router's: those of VRRP (RFC 9568) and HSRP (RFC 2281 and version 2) move with the active
+/// role; with GLBP each router has one, and each client gets one of them.
 fn is_virtual(mac: Mac) -> bool {
     matches!(
         mac.0,
@@ -357,8 +355,9 @@ fn is_virtual(mac: Mac) -> bool {
     )
 }
 
-/// One MAC, the other, and the first one again, within a minute. Whoever announces takes over: that the other
-/// one goes on for a moment is no turn, and if it announces in turn, that is a fail-over and one back.
+/// Whether one MAC, the other and the first one again were observed within a minute. An announcement is a takeover:
+/// activity of the other MAC within a second after it is not a turn, and an announcement by each is a fail-over and a
+/// fail-back.
 fn in_turns(contest: &Contest, one: Mac, other: Mac) -> bool {
     let mut turns: Vec<Turn> = Vec::new();
     for turn in contest.turns.iter().filter(|turn| turn.mac == one || turn.mac == other) {

@@ -1,5 +1,4 @@
-//! The node's routes to IPs that the pod behind their device does not have, and which pod a device was named
-//! after.
+//! Routes of the node to IPs that the pod behind their device does not have, and the pod that a device is named after.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,20 +10,20 @@ use crate::fact::{BootNs, Link, RouteKey};
 
 use crate::map::{Kinds, NetnsId, NodeMap, Thresholds};
 
-/// Looks within the age that counts.
+/// Number of checks within the age at which an orphan route is reported.
 const LOOKS: u64 = 10;
-/// Calico and the VPC CNI put so much of a hash into a device's name.
+/// Number of hex digits of a hash that Calico and the VPC CNI put into a device's name.
 const HASHED: usize = 11;
 
-/// A route by a pod's device to an IP that is not there.
+/// A route through a pod's device to an IP that the pod does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrphanRoute {
     pub to: RouteKey,
-    /// The device of the host.
+    /// Index of the host's device.
     pub ifindex: u32,
     /// The netns that the device leads to.
     pub netns: NetnsId,
-    /// Since when it was seen to be so.
+    /// When it was first observed.
     pub since: BootNs,
 }
 
@@ -35,8 +34,8 @@ pub(in crate::map) struct OrphanRoutes {
 }
 
 impl NodeMap {
-    /// Looks for routes without their IP, now and then. Says when to look next; never where there is none to
-    /// look at.
+    /// Looks for orphan routes at intervals. Returns when to look next, or `None` if the host has no such routes at
+    /// all.
     pub(in crate::map) fn settle_orphans(
         &mut self,
         now: BootNs,
@@ -44,7 +43,7 @@ impl NodeMap {
     ) -> Option<BootNs> {
         let host = self.netns(self.host()?)?;
         if !host.routes().any(|(key, ..)| key.prefix_len > 0) {
-            // The last one may have been one of these.
+            // The last removed route may have been an orphan.
             if !self.conflict.orphan_routes.routes.is_empty() {
                 self.conflict.orphan_routes.routes.clear();
                 self.changes.mark(Kinds::ROUTES);
@@ -88,7 +87,7 @@ impl NodeMap {
                 continue;
             };
             let has = |ip: IpAddr| self.with_ip(ip).any(|id| id == netns);
-            // One that has any of them is there: the others may be translated to it (floating IPs).
+            // If the netns has one of the IPs, it is in use: the others may be translated to that one (floating IPs).
             if routes.iter().any(|key| has(key.to)) {
                 continue;
             }
@@ -105,7 +104,8 @@ impl NodeMap {
             return None;
         }
         let entry = self.netns(self.far_netns(host, link)?)?;
-        // gVisor takes the address off the device and answers itself: without any, nothing is known.
+        // gVisor removes the address from the device and answers itself: a netns with tasks and without an address
+        // tells nothing.
         let told = entry.tasks().len() == 0 || entry.routable().next().is_some();
         let whole = entry.opened.is_some()
             && entry.beyond_bounds() == 0
@@ -115,19 +115,19 @@ impl NodeMap {
         whole.then_some(entry.id)
     }
 
-    /// Routes that have been without their IP since this long.
+    /// Routes that have been orphans for at least `age`.
     pub fn orphan_routes(&self, now: BootNs, age: u64) -> impl Iterator<Item = &OrphanRoute> {
         self.conflict.orphan_routes.routes.values().filter(move |one| now.since(one.since) >= age)
     }
 
-    /// When the next of them will have been without it for this long.
+    /// When the next route will have been an orphan for `age`.
     #[must_use]
     pub fn next_orphan_route(&self, now: BootNs, age: u64) -> Option<BootNs> {
         let due = self.conflict.orphan_routes.routes.values().map(|one| one.since.plus(age));
         due.filter(|due| *due > now).min()
     }
 
-    /// The pod that a device is named after, of those that are known or were: `namespace/name`.
+    /// The pod that a device is named after, if it is or was known: `namespace/name`.
     #[must_use]
     pub fn named_after(&self, device: &str) -> Option<String> {
         let split = device.len().checked_sub(HASHED)?;
@@ -138,7 +138,7 @@ impl NodeMap {
     }
 }
 
-/// What Calico and the VPC CNI make of a pod's name.
+/// The hash that Calico and the VPC CNI derive from a pod's name.
 pub(in crate::map) fn hash_of(namespace: &str, name: &str) -> String {
     let digest = Sha1::digest(format!("{namespace}.{name}"));
     let mut text = String::new();
@@ -150,7 +150,7 @@ pub(in crate::map) fn hash_of(namespace: &str, name: &str) -> String {
     text
 }
 
-/// Whether a CNI plugin gave a device its name: bridge and ptp, Calico, Cilium, Terway and the VPC CNI.
+/// Whether a CNI plugin named this device: bridge and ptp, Calico, Cilium, Terway and the VPC CNI.
 #[must_use]
 pub fn is_pods(link: &Link) -> bool {
     let made = |prefix: &str, len: usize| {

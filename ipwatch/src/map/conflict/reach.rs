@@ -1,11 +1,11 @@
-//! Who shares a link with whom, or a router: which endpoints a broadcast frame gets to, and which IPs that
-//! two netns have can be mistaken for each other.
+//! Which endpoints share a link or a router: where a broadcast frame arrives, and which IPs on two netns can be
+//! confused with each other.
 //!
-//! What is not known leads nowhere: nothing is claimed from a gap. `plan` says what is plugged into what,
-//! `flood` sends a frame through it, `router` knows the links that are routed one by one, `duplicates` asks
-//! both for every IP that more than one netns has, and `view` draws it.
+//! A gap in the data leads nowhere: no conclusion is drawn from it. `plan` says which device is attached to which,
+//! `flood` sends a frame through them, `router` handles links that are routed separately, `duplicates` queries both for
+//! every IP on more than one netns, and `view` renders the result.
 //!
-//! All of it is worked out when it is asked for, and kept until the wiring changes.
+//! Everything is computed on demand, and cached until the wiring changes.
 
 mod duplicates;
 mod flood;
@@ -24,7 +24,7 @@ use crate::fact::is_canary;
 use crate::map::kernel::is_routable;
 use crate::map::{Kinds, NetnsId, NodeMap};
 
-/// Steps taken for one reach.
+/// Maximum number of steps for one reach.
 const STEPS: usize = 1 << 20;
 
 /// A device of a netns.
@@ -34,33 +34,33 @@ pub struct Endpoint {
     pub ifindex: u32,
 }
 
-/// What shares a link with an endpoint.
+/// The endpoints that share a link with an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
-    /// Each endpoint, and what it is reached by: the first bridge, parent or tunnel on the way there. Where a
-    /// frame goes from one end of a pair to the other, that is the device it leaves by.
+    /// Each endpoint, and the first bridge, parent or tunnel on the way to it. If a frame goes from one end of a pair
+    /// to the other, this is the device that it leaves by.
     pub endpoints: Vec<(Endpoint, Endpoint)>,
-    /// There was not more of it than is looked at.
+    /// Whether everything was followed to its end.
     pub complete: bool,
 }
 
-/// By what two addresses meet.
+/// Where two addresses meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Meeting {
     /// They share a link: this bridge, parent, tunnel or pair.
     Link(Endpoint),
-    /// Each is at its own link to this router, which sends what is for the IP to one of them.
+    /// Each is on its own link to this router, which sends packets for the IP to only one of them.
     Router(NetnsId),
 }
 
-/// What was worked out, until it changes.
+/// Cached results.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Reachability {
     plan: OnceLock<plan::Plan>,
     duplicates: OnceLock<duplicates::Found>,
     /// IPs that more than one netns has.
     crowded: BTreeSet<IpAddr>,
-    /// IPs that several may have on purpose.
+    /// IPs that are shared on purpose.
     shared: Vec<Prefix>,
 }
 
@@ -71,14 +71,15 @@ impl Reachability {
         self.duplicates.take();
     }
 
-    /// An address or a route has changed, or what tells who came first: whose a netns is, and when that was made.
+    /// An address, a route, an owner or a netns' creation time has changed: the last two tell which duplicate came
+    /// first.
     pub(in crate::map) fn readdressed(&mut self) {
         self.duplicates.take();
     }
 }
 
 impl NodeMap {
-    /// IPs that several may have on purpose: anycast, and VIPs that move.
+    /// Sets the IPs that are shared on purpose: anycast, and virtual IPs that move.
     pub fn share(&mut self, shared: Vec<Prefix>) {
         self.changes.begin();
         self.changes.mark(Kinds::ALL);
@@ -87,7 +88,7 @@ impl NodeMap {
         self.conflict.claims.unsettle();
     }
 
-    /// Whether several may have an IP on purpose.
+    /// Whether an IP is shared on purpose.
     pub(in crate::map) fn is_shared_ip(&self, ip: IpAddr) -> bool {
         is_canary(ip) || self.conflict.reach.shared.iter().any(|prefix| prefix.contains(ip))
     }
@@ -111,7 +112,7 @@ impl NodeMap {
         plan.find(from).map_or_else(Reach::default, |dev| flood::reach(plan, dev, &mut budget))
     }
 
-    /// By what the holders of two IPs meet, if they do.
+    /// Where the holders of two IPs meet, if they do.
     #[must_use]
     pub fn meeting(&self, a: (Endpoint, IpAddr), b: (Endpoint, IpAddr)) -> Option<Meeting> {
         let reach = self.reach(a.0);
@@ -119,13 +120,13 @@ impl NodeMap {
         link.map(|(_, by)| Meeting::Link(*by)).or_else(|| router::meeting(self, self.plan(), a, b))
     }
 
-    /// Which IPs two netns have that can be mistaken for each other. One netns may be in several.
+    /// Every IP on two netns that can be confused with each other. A netns may be in several.
     #[must_use]
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.found_duplicates().all
     }
 
-    /// Whether there are no others: they were not more than are told of, and everything was followed to its end.
+    /// Whether the list is complete: the limit was not exceeded, and every link was followed to its end.
     #[must_use]
     pub fn has_all_duplicates(&self) -> bool {
         self.found_duplicates().complete
@@ -135,7 +136,7 @@ impl NodeMap {
         self.conflict.reach.duplicates.get_or_init(|| duplicates::find(self))
     }
 
-    /// A netns has an IP, or has it no more: keeps in mind which ones more than one has.
+    /// Updates the set of IPs with several holders after a netns got or lost an IP.
     pub(in crate::map) fn count_holders(&mut self, ip: IpAddr) {
         if !is_routable(ip) {
             return;

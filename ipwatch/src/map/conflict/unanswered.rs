@@ -1,8 +1,8 @@
-//! Neighbours that do not answer, and permanent entries that are not what they were.
+//! Neighbours that do not answer, and permanent entries that were removed or changed.
 //!
-//! A failed entry is remembered a while after the kernel dropped it: the table's limit (`gc_thresh3`) is the
-//! whole machine's, and a full table drops failed entries first (`neigh_forced_gc`). A full table makes no
-//! entry fail by itself: without room for one there is no question (`neigh_alloc`).
+//! A failed entry is remembered for a while after the kernel dropped it: the limit of the table (`gc_thresh3`) is for
+//! the whole machine, and a full table drops failed entries first (`neigh_forced_gc`). A full table by itself makes no
+//! entry fail: without room for an entry no request is sent (`neigh_alloc`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,17 +19,18 @@ pub(in crate::map) const PERMANENT: u16 = 0x80;
 pub(in crate::map) const INCOMPLETE_OR_FAILED: u16 = INCOMPLETE | FAILED;
 
 const SEC: u64 = 1_000_000_000;
-/// The kernel asks three times, a second apart (`mcast_solicit`, `retrans_time`).
+/// The kernel sends three requests, a second apart (`mcast_solicit`, `retrans_time`).
 const UNANSWERED: u64 = 3 * SEC;
-/// A failure that nobody has tried to end for so long says nothing about now.
+/// A failed entry without a new attempt for this long says nothing about the present.
 const STALE: u64 = 120 * SEC;
-/// Two ways tell of one failure, the probe and netlink.
+/// The probe and netlink report one failure within this time.
 const TWICE_TOLD: u64 = SEC / 2;
-/// A netns that goes takes its devices down first, and with them their entries.
+/// Removing a netns first takes down its devices, and with them their entries: a permanent entry counts as lost only
+/// after this.
 const MISSED: u64 = 3 * SEC;
-/// Failures, and permanent entries, that are remembered; the oldest go first.
+/// Maximum number of failures, and of permanent entries; the oldest are dropped first.
 const MAX: usize = 4096;
-/// The same of one netns: failures of the host's, one for each pod.
+/// Maximum for one netns. The host may have one failure for each pod.
 const MAX_EACH: usize = 512;
 
 type Key = (NetnsId, u32, IpAddr);
@@ -38,25 +39,25 @@ type Key = (NetnsId, u32, IpAddr);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unanswered {
     pub since: BootNs,
-    /// Last time that the entry changed.
+    /// When the entry last changed.
     pub changed: BootNs,
-    /// How often it failed: whoever sends has the kernel try again.
+    /// Number of failures: each attempt to send makes the kernel try again.
     pub failures: u32,
-    /// It is being asked for, since.
+    /// Since when the kernel has been sending requests.
     pub asked: Option<BootNs>,
-    /// When it last answered, if that was seen.
+    /// When it last answered, if that was observed.
     pub confirmed: Option<BootNs>,
 }
 
-/// A permanent entry that is gone, or names another MAC.
+/// A permanent entry, and whether it was removed or has another MAC now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fixed {
     pub mac: Mac,
-    /// When it was first seen.
+    /// When it was first observed.
     pub since: BootNs,
-    /// When it went or changed.
+    /// When it was removed or changed.
     pub lost: Option<BootNs>,
-    /// The MAC that stands there instead.
+    /// The MAC that replaced it.
     pub other: Option<Mac>,
 }
 
@@ -66,19 +67,19 @@ pub(in crate::map) struct UnansweredEntries {
     fixed: BTreeMap<Key, Fixed>,
 }
 
-/// What else is known of the entry that is told of.
+/// What else is known about the reported entry.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::map) struct Place {
     /// When it last answered.
     pub(in crate::map) confirmed: Option<BootNs>,
-    /// It is the host's.
+    /// The entry is in the host's netns.
     pub(in crate::map) host: bool,
-    /// A dump tells of it: it may be as it is since long.
+    /// A dump reported it: its state may be old.
     pub(in crate::map) dumped: bool,
 }
 
 impl Unanswered {
-    /// From when on it is no answer that is late.
+    /// When the missing answer counts as a failure rather than as late.
     fn counts_from(&self) -> BootNs {
         match self.asked {
             Some(asked) if self.failures == 0 => asked.plus(UNANSWERED),
@@ -96,7 +97,7 @@ impl UnansweredEntries {
         } else if new.mac.is_some() {
             self.silent.remove(&key);
         }
-        // The host's are flannel's, one for each node, and come and go with them.
+        // Permanent entries of the host are flannel's, one for each node, and come and go with the nodes.
         if !host {
             self.fixed_told(key, new, at);
         }
@@ -110,8 +111,8 @@ impl UnansweredEntries {
         confirmed: Option<BootNs>,
         at: BootNs,
     ) {
-        // Only failures are announced, one by one and without the question before (`neigh_timer_handler`):
-        // the same word again is another failure, unless it comes from a dump or twice by two ways.
+        // The kernel announces only failures, each without the request before it (`neigh_timer_handler`). A repeated
+        // report is therefore another failure, unless it comes from a dump or is the second report of one failure.
         let known = self.silent.get(&key);
         let (asked, failed) = (state & INCOMPLETE != 0, state & FAILED != 0);
         if known.is_some_and(|known| {
@@ -157,7 +158,7 @@ impl UnansweredEntries {
         }
     }
 
-    /// The entry is gone.
+    /// The entry was removed.
     pub(in crate::map) fn gone(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
         let key = (id, ifindex, ip);
         if self.silent.get(&key).is_some_and(|known| known.failures == 0) {
@@ -179,13 +180,13 @@ impl UnansweredEntries {
         self.fixed.retain(|(netns, ..), _| *netns != id);
     }
 
-    /// Forgets what says nothing any more. Says when the next one begins to count, or to be stale.
+    /// Forgets outdated failures. Returns when the next entry begins to count, or becomes stale.
     pub(in crate::map) fn settle(&mut self, now: BootNs) -> Option<BootNs> {
         self.silent.retain(|_, known| now.since(known.changed) < STALE);
         self.due(now)
     }
 
-    /// When the next one begins to count, or to be stale.
+    /// When the next entry begins to count, or becomes stale.
     fn due(&self, now: BootNs) -> Option<BootNs> {
         let counts = self.silent.values().map(Unanswered::counts_from);
         let stale = self.silent.values().map(|known| known.changed.plus(STALE));
@@ -194,7 +195,8 @@ impl UnansweredEntries {
     }
 }
 
-/// Whoever scans a range from its netns must not push out what others failed to reach, nor what others had fixed.
+/// Makes room in the caller's netns first: scanning a range from one netns must not push out the failures or permanent
+/// entries of others.
 fn make_room<T>(entries: &mut BTreeMap<Key, T>, id: NetnsId, age: impl Fn(&T) -> BootNs) {
     let none = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
     let own = entries.range((id, 0, none)..).take_while(|((netns, ..), _)| *netns == id);
@@ -212,13 +214,13 @@ fn make_room<T>(entries: &mut BTreeMap<Key, T>, id: NetnsId, age: impl Fn(&T) ->
 }
 
 impl NodeMap {
-    /// When the next entry without an answer, or permanent one that is gone, begins to count, or counts no more.
+    /// When the next unanswered or lost permanent entry begins to count, or ceases to.
     #[must_use]
     pub fn next_silence(&self, now: BootNs) -> Option<BootNs> {
         self.conflict.unanswered.due(now)
     }
 
-    /// Entries that had no answer, in any netns: its id, the device, the IP.
+    /// Entries without an answer, in any netns, by netns, device and IP.
     pub fn silent(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Unanswered)> {
         let counts = move |known: &Unanswered| {
             known.counts_from() <= now && now.since(known.changed) < STALE
@@ -226,7 +228,7 @@ impl NodeMap {
         self.conflict.unanswered.silent.iter().filter(move |(_, known)| counts(known))
     }
 
-    /// Permanent entries of pods that are gone, or name another MAC.
+    /// Permanent entries of pods that were removed or have another MAC.
     pub fn unfixed(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Fixed)> {
         let missed = move |known: &Fixed| known.lost.is_some_and(|lost| lost.plus(MISSED) <= now);
         self.conflict.unanswered.fixed.iter().filter(move |(_, known)| missed(known))

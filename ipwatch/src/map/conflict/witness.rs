@@ -1,5 +1,5 @@
-//! Who else says that an IP in a netns matters: the node, a runtime or a store. Anybody can make netns in a user
-//! namespace of their own and give them any IP; what happens there wakes nobody.
+//! Who else vouches for an IP in a netns: the node, a runtime or a store. Any user can create netns in a user namespace
+//! and assign any IP there; such IPs must not page anybody.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use crate::map::{Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry,
 
 /// The store whose networks are those of the CNI configurations.
 const CONFIGURED: &str = store::HOST_LOCAL;
-/// Tasks of a netns that are asked.
+/// Maximum number of tasks of a netns that are checked.
 const ASKED: usize = 64;
-/// An overlap that is over sooner hurts nobody: an address that moves is added before it is deleted, and a fail-over
-/// takes up to 200 ms.
+/// Shorter overlaps are harmless: an address that moves is added before it is deleted, and a fail-over takes up to 200
+/// ms.
 const HURTS: u64 = 300_000_000;
 
 impl NodeMap {
@@ -35,14 +35,14 @@ impl NodeMap {
             })
     }
 
-    /// Whether a store that answers, or keeps its word while it does not, has reserved an IP.
+    /// Whether an IP is reserved in a store that answers, or whose reservations stay valid while it does not.
     #[must_use]
     pub fn is_reserved(&self, ip: IpAddr) -> bool {
         self.reservations_of(ip).any(|entry| self.store_counts(&entry.store))
     }
 
-    /// By a runtime's word, the CNI result cache, the place where root mounted it, or the cgroup of those in it:
-    /// a user can name cgroups at will, but only within the user's own session.
+    /// Whether a netns is a container's by the report of a runtime, the CNI result cache, the path where root mounted
+    /// it, or the cgroup of its tasks. A user can name cgroups freely, but only within the user's own session.
     fn is_a_containers(&self, netns: &Netns) -> bool {
         let Some(owner) = netns.owner().filter(|owner| owner.told != Told::ByIp) else {
             return false;
@@ -56,8 +56,8 @@ impl NodeMap {
         known || netns.cgroups().take(ASKED).any(|(_, cgroup)| cgroup.is_some_and(contained))
     }
 
-    /// Whether nobody hands out IPs of the network of this reservation any more: all configurations are read, none of
-    /// them names it, and everything reserved in it has leaked.
+    /// Whether no CNI configuration hands out IPs of this reservation's network any more: all configurations are read,
+    /// none names the network, and everything reserved in it has leaked.
     #[must_use]
     pub fn is_nobodys_network(&self, entry: &ReservationEntry) -> bool {
         let same = |other: &ReservationEntry| {
@@ -75,8 +75,7 @@ impl NodeMap {
                 .all(|other| self.is_leaked(&other.store, &other.key))
     }
 
-    /// Whether all that is known of those in a netns is that they are in a session of a user who is not root, and
-    /// nobody witnesses the netns.
+    /// Whether every known task of a netns is in a session of a user other than root, and the netns has no witness.
     #[must_use]
     pub fn is_a_users_own(&self, netns: &Netns) -> bool {
         let user = |cgroup: Option<&str>| cgroup.and_then(session_user).is_some_and(|uid| uid != 0);
@@ -87,13 +86,13 @@ impl NodeMap {
             && !self.has_witness(netns)
     }
 
-    /// The moment from which an overlap is told.
+    /// The moment from which an overlap is reported.
     #[must_use]
     pub fn hurts_from(&self, one: &Duplicate) -> BootNs {
         one.first.since.max(one.second.since).plus(HURTS)
     }
 
-    /// When the next overlap that is too young to be told begins to count.
+    /// When the next overlap that is too young to be reported begins to count.
     #[must_use]
     pub fn next_overlap(&self, now: BootNs) -> Option<BootNs> {
         let from = self.duplicates().iter().map(|one| self.hurts_from(one));

@@ -1,7 +1,7 @@
-//! How much of a cluster's pools is taken, where a store tells that block by block and not IP by IP: of other
-//! nodes' reservations nobody here knows more than how many they are.
+//! How much of a cluster's pools is taken, for stores that report this by block rather than by IP: of other nodes'
+//! reservations only the number is known here.
 //!
-//! What a pool has left is known only while every block of the store is: a block that was not told of, or is not
+//! The free part of a pool is known only if every block of the store is: a block that was not reported, or not
 //! understood, may be full.
 
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use super::ranges::Ranges;
 use super::stores::{BY_BLOCKS, is_by_blocks};
 use crate::map::{NodeMap, RangeEntry};
 
-/// Blocks kept, of one store. Four of each of 5,000 nodes are 20,000.
+/// Maximum number of blocks of one store. Four blocks on each of 5,000 nodes are 20,000.
 const MOST: usize = 131_072;
 
-/// A block as its store told of it last.
+/// A block as last reported by its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::map) struct Known {
-    /// Absent: not even that is understood.
+    /// Absent if not even this could be read.
     pub(super) first: Option<IpAddr>,
-    /// Absent: nobody knows.
+    /// Absent if unknown.
     pub(super) taken: Option<u32>,
     told: BootNs,
 }
@@ -32,9 +32,9 @@ pub(in crate::map) struct Blocks(BTreeMap<String, OfStore>);
 #[derive(Debug, Default)]
 struct OfStore {
     all: BTreeMap<Box<str>, Known>,
-    /// Those that may be of any pool.
+    /// Number of blocks without a known range: each may be part of any pool.
     nowhere: usize,
-    /// It has told of all, and has left none out since.
+    /// Whether the store has listed all blocks, and none has been left out since.
     whole: bool,
 }
 
@@ -54,14 +54,13 @@ impl OfStore {
 }
 
 impl Blocks {
-    /// Whether all is known that is taken of a range.
+    /// Whether the number of taken IPs of a range is known.
     pub(in crate::map) fn counts(&self, range: &RangeEntry) -> bool {
         let all = self.0.get(&range.range.store);
         !is_by_blocks(&range.range.store)
             || (range.unknown == 0 && all.is_some_and(|all| all.whole && all.nowhere == 0))
     }
 
-    /// Every block of a store.
     pub(in crate::map) fn of(&self, store: &str) -> impl Iterator<Item = &Known> {
         self.0.get(store).into_iter().flat_map(|of| of.all.values())
     }
@@ -112,27 +111,27 @@ impl NodeMap {
         ipam.blocks.gone(store, key, at, &mut ipam.ranges);
     }
 
-    /// A list of a store's blocks has ended. After one that was cut short nobody knows what is taken.
+    /// A listing of a store's blocks has ended. After an incomplete one the number of taken IPs is unknown.
     pub(in crate::map) fn blocks_listed(&mut self, store: &str, began: BootNs, complete: bool) {
         let ipam = &mut self.ipam;
         ipam.blocks.listed(store, began, complete, &mut ipam.ranges);
     }
 
-    /// Nobody goes by this name any more.
+    /// The store no longer exists.
     pub(in crate::map) fn blocks_over(&mut self, store: &str) {
         let ipam = &mut self.ipam;
         ipam.blocks.listed(store, BootNs(u64::MAX), true, &mut ipam.ranges);
         ipam.blocks.0.remove(store);
     }
 
-    /// Whether all is known that is taken of a range.
+    /// Whether the number of taken IPs of a range is known.
     #[must_use]
     pub fn is_counted(&self, range: &RangeEntry) -> bool {
         self.ipam.blocks.counts(range)
     }
 
-    /// Whether that is so of every range, and no source that has told of such ranges is silent. One that may not read
-    /// them has none that it could miss, and where there are no blocks nobody counts them.
+    /// Whether that is known of every range, and no source of such ranges is down. A disabled source is not missed, and
+    /// without blocks nothing needs to be counted.
     #[must_use]
     pub fn ranges_are_counted(&self) -> bool {
         let is = |source: &str, status: SourceStatus| {

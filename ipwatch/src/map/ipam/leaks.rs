@@ -1,8 +1,7 @@
-//! Reservations for containers that are not there any more.
+//! Reservations for containers that no longer exist.
 //!
-//! Nothing of such a container may be left in the kernel, and every runtime must deny it. Where there is
-//! no runtime to ask, only what cannot be otherwise counts: it was written before this boot, or the netns
-//! that had the IP was seen to end.
+//! Nothing of such a container may be left in the kernel, and every runtime must deny it. If there is no runtime to
+//! ask, only proof counts: the reservation was written before this boot, or the netns that had the IP was seen to end.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -19,40 +18,39 @@ use crate::map::workload::Why;
 use crate::map::workload::strip_var;
 use crate::map::{Kinds, NodeMap, RangeEntry, ReservationEntry, Thresholds, Word};
 
-/// Reservations without their container beyond which not all are asked about each time that a runtime says
-/// something.
+/// Above this number of reservations without a container, not all are reviewed each time a runtime reports something.
 const MANY: usize = 512;
-/// Then, so often.
+/// In that case, they are reviewed at most this often.
 const REVIEW: u64 = 2_000_000_000;
-/// Those that are asked about in one turn, and the pause before the next.
+/// Maximum number reviewed in one turn, followed by [`PAUSE`].
 const A_TURN: usize = 2048;
 const PAUSE: u64 = 20_000_000;
-/// The clock may have been set since the boot.
+/// Tolerance: the clock may have been set since the boot.
 const CLOCK: i64 = 60_000_000_000;
-/// Leaks of one network that are told one by one, and of all.
+/// Maximum number of leaks of one network that are reported individually.
 const TOLD: usize = 64;
 const TOLD_OF_ALL: usize = 2048;
-/// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five
-/// minutes for those that did not.
+/// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five minutes for
+/// pods that did not.
 const STICKY: (&str, u64) = (store::TERWAY, 660_000_000_000);
-/// Netns of one sandbox that are looked at.
+/// Maximum number of netns of one sandbox that are checked.
 const LOOKED_AT: usize = 8;
 
-/// Why nobody gave a reservation back, as far as it is known.
+/// Why a reservation was not released, if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeakCause {
-    /// It was written before the last boot.
+    /// The reservation was written before the last boot.
     BeforeBoot,
-    /// DEL was run, and failed.
+    /// DEL was called, and failed.
     DelFailed,
-    /// DEL was never run: every run was seen from before the reservation was made until it was a leak.
+    /// DEL was never called: every call was observed from before the reservation was made until it became a leak.
     DelNeverCalled,
-    /// Nobody knows.
+    /// The cause is unknown.
     Unknown,
 }
 
 impl LeakCause {
-    /// Its name, which is part of the id of a finding.
+    /// The name of the cause, which is part of a finding's id.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -64,46 +62,40 @@ impl LeakCause {
     }
 }
 
-/// A reservation whose container is gone.
+/// A reservation whose container no longer exists.
 #[derive(Debug)]
 pub struct Leak<'a> {
-    /// The reservation.
     pub entry: &'a ReservationEntry,
-    /// Why.
     pub cause: LeakCause,
-    /// The moment from which it counts.
+    /// The moment from which it counts as a leak.
     pub from: BootNs,
 }
 
 /// Reserved IPs of a range that no living container has.
 #[derive(Debug)]
 pub struct Leaked<'a> {
-    /// Those whose reservations are leaks.
+    /// IPs whose reservations are leaks.
     reserved: &'a BTreeMap<IpAddr, u32>,
-    /// Those that nothing but a netns without tasks has.
+    /// IPs held only by a netns without tasks.
     held: BTreeSet<IpAddr>,
 }
 
 impl Leaked<'_> {
-    /// How many.
     #[must_use]
     pub fn len(&self) -> usize {
         self.reserved.len() + self.held.len()
     }
 
-    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether this is one.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.reserved.contains_key(&ip) || self.held.contains(&ip)
     }
 
-    /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
         self.reserved.keys().chain(&self.held).copied()
     }
@@ -114,35 +106,35 @@ type Place = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Leaks {
-    /// Reservations whose IP nobody has.
+    /// Reservations whose IP no possible owner has.
     bare: BTreeSet<u32>,
-    /// Those whose IP somebody has.
+    /// Reservations whose IP a possible owner has.
     held: BTreeSet<u32>,
-    /// When the IP of a bare one was seen to go. netavark takes the address off before it lets go of it.
+    /// When the IP of a bare reservation was removed. netavark removes the address before it releases the reservation.
     went: BTreeMap<u32, BootNs>,
-    /// Those of them whose container is gone, and from when on that counts.
+    /// Bare reservations whose container no longer exists, and the moment from which each counts as a leak.
     gone: BTreeMap<u32, BootNs>,
-    /// Those for which it does not yet.
+    /// Entries of `gone` that do not count yet.
     waiting: BTreeSet<(BootNs, u32)>,
-    /// Those for which it does, by their place too.
+    /// Entries of `gone` that count; `places` has them by store and network.
     due: BTreeSet<(BootNs, u32)>,
     places: BTreeMap<Place, BTreeSet<(BootNs, u32)>>,
-    /// To be asked about: something was told of them.
+    /// To be reviewed first: something was reported about them.
     fresh: BTreeSet<u32>,
-    /// To be asked about in their turn.
+    /// To be reviewed in turn.
     rest: BTreeSet<u32>,
-    /// What runtimes or calls say has changed.
+    /// Runtimes or calls reported something new.
     changed: bool,
     reviewed: BootNs,
 }
 
 impl Leaks {
-    /// What runtimes or calls say has changed.
+    /// Runtimes or calls reported something new: schedules a review of all.
     pub(in crate::map) fn ask_all(&mut self) {
         self.changed = true;
     }
 
-    /// When the newest of those that count began to, and the next one that will.
+    /// When the newest leak that counts began to, and when the next one will.
     pub(in crate::map) fn moments(&self) -> impl Iterator<Item = BootNs> {
         let (newest, next) = (self.due.last(), self.waiting.first());
         newest.into_iter().chain(next).map(|(from, _)| *from)
@@ -152,13 +144,13 @@ impl Leaks {
         self.gone.get(&slot).is_some_and(|from| self.due.contains(&(*from, slot)))
     }
 
-    /// Plans what is to be asked about now. When to plan again.
+    /// Schedules a review of all, if one is needed. Returns when to call this again.
     fn plan(&mut self, now: BootNs) -> Option<BootNs> {
         if !self.changed {
             return None;
         }
         let soonest = self.reviewed.plus(if self.bare.len() > MANY { REVIEW } else { 0 });
-        // Those that are asked about in their turn are asked about first.
+        // The current review must end first.
         if now < soonest || !self.rest.is_empty() {
             return Some(soonest.max(now.plus(PAUSE)));
         }
@@ -167,7 +159,7 @@ impl Leaks {
         None
     }
 
-    /// Takes those that are asked about in this turn.
+    /// Takes the reservations to review in this turn.
     fn take(&mut self) -> Vec<u32> {
         let mut taken = Vec::new();
         for queue in [&mut self.fresh, &mut self.rest] {
@@ -182,7 +174,7 @@ impl Leaks {
 }
 
 impl super::reservations::Ipam {
-    /// A reservation is none any more whose IP nobody has.
+    /// Forgets a reservation that ended, or whose IP a possible owner has.
     pub(in crate::map) fn forget_leak(&mut self, slot: u32, entry: &ReservationEntry) {
         self.leaks.bare.remove(&slot);
         self.leaks.held.remove(&slot);
@@ -218,7 +210,7 @@ impl super::reservations::Ipam {
         }
     }
 
-    /// Moves those that count by now to the others. When the next one does.
+    /// Moves waiting leaks that count by `now` to `due`. Returns when the next one will count.
     fn promote_leaks(&mut self, now: BootNs) -> Option<BootNs> {
         while let Some((from, slot)) = self.leaks.waiting.first().copied() {
             if from > now {
@@ -237,7 +229,7 @@ impl super::reservations::Ipam {
 }
 
 impl NodeMap {
-    /// A first look at what is reserved of an IP.
+    /// Checks the reservations of an IP for a possible owner that has the IP, and queues the bare ones for review.
     pub(in crate::map) fn review_leaks(&mut self, ip: IpAddr) {
         let slots: Vec<(u32, bool)> = self
             .ipam
@@ -263,9 +255,9 @@ impl NodeMap {
         }
     }
 
-    /// Whether nobody who could be its container has the IP.
+    /// Whether no netns that could be its container's has the IP.
     fn is_bare(&self, entry: &ReservationEntry) -> bool {
-        // Those that are being torn down have it still.
+        // A netns in teardown still has it.
         let mut all = self.with_ip(entry.ip).filter_map(|id| self.netns(id));
         // Parked for whoever has it: its own id is nobody's.
         if entry.is_parked() {
@@ -274,7 +266,7 @@ impl NodeMap {
         all.all(|netns| netns.host || self.belongs(netns, entry) == Match::Other)
     }
 
-    /// Finds out which of them are leaks. Says when the next one begins to count.
+    /// Reviews reservations. Returns when to call this again.
     pub(in crate::map) fn settle_leaks(
         &mut self,
         now: BootNs,
@@ -316,7 +308,7 @@ impl NodeMap {
         !leaks.fresh.is_empty() || !leaks.rest.is_empty() || next.is_some_and(|next| soon(next.0))
     }
 
-    /// The moment from which a reservation whose IP nobody has is a leak, if its container is gone.
+    /// The moment from which a bare reservation counts as a leak, if its container no longer exists.
     fn lost_from<'a>(
         &'a self,
         slot: u32,
@@ -348,7 +340,7 @@ impl NodeMap {
         let from = match word {
             Word::Lives | Word::Dead(_) => None,
             Word::Gone(_) => Some(gone.plus(grace)),
-            // Of another node's nobody here can tell.
+            // This node cannot judge another node's container.
             Word::Denied(_)
                 if quick.is_none() && is_of_the_cluster(&entry.store) && !self.is_ours(id) =>
             {
@@ -360,23 +352,23 @@ impl NodeMap {
                 Some(quick.unwrap_or_else(aged).max(first).max(went.unwrap_or_default()))
             }
             Word::NobodyToAsk => quick,
-            // Those that are there answer, and have no pods: a kubelet's may be another.
+            // The runtimes that exist answer and have no pods: the kubelet's runtime may be another.
             Word::Unknown(Why::NoPods) => quick.filter(|_| self.runtimes_answer()),
             Word::Unknown(_) => None,
         }?;
         let from = from.max(self.after_calls(id, grace));
         let Some(history) = self.call_history(id) else { return Some(from) };
-        // Of one that seems to run for ever the end was not seen, or will not come.
+        // The end of a call that seems to run forever was missed, or will not come.
         let running = [history.add, history.del].map(|went| went.last.filter(|_| went.running > 0));
         Some(running.into_iter().flatten().map(|began| began.plus(HUNG)).fold(from, BootNs::max))
     }
 
-    /// Whether this node is known to have made this container: it has the result of its ADD, or has seen it.
+    /// Whether this node is known to have made this container: it has the result of an ADD, or observed a call.
     pub(in crate::map) fn is_ours(&self, id: &str) -> bool {
         self.attachment_of(id).is_some() || self.call_history(id).is_some()
     }
 
-    /// The same by what cannot be otherwise, whatever runtimes know.
+    /// The moment from which a reservation is a leak by proof, whatever runtimes know.
     fn surely_gone_from(
         &self,
         entry: &ReservationEntry,
@@ -386,7 +378,7 @@ impl NodeMap {
         if let Some(bereft) = entry.bereft {
             return Some(bereft.plus(grace));
         }
-        // Runtimes clean up after a boot what they find; they are given the time.
+        // After a boot, runtimes clean up leftovers: they are given time.
         self.is_before_boot(entry).then(|| {
             entry.first_seen.plus(thresholds.sandbox_grace).max(BootNs(thresholds.leak_age))
         })
@@ -397,7 +389,7 @@ impl NodeMap {
         entry.since.zip(boot).is_some_and(|(since, boot)| since.saturating_add(CLOCK) < boot)
     }
 
-    /// When it was made, as far as is known.
+    /// When a reservation was made, as far as known.
     fn made(&self, entry: &ReservationEntry) -> BootNs {
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         let since = entry.since.map(|since| since.saturating_sub(offset));
@@ -405,7 +397,8 @@ impl NodeMap {
         since.map_or(entry.first_seen, |since| since.min(entry.first_seen))
     }
 
-    /// Whether a netns is mounted where this container's was. `mounted`: where any is, once it was asked.
+    /// Whether a netns is mounted at the path of this container's netns. `mounted` caches the paths of all netns
+    /// mounts.
     fn has_mount_of<'a>(&'a self, id: &str, mounted: &OnceCell<HashSet<&'a str>>) -> bool {
         let cached = self.attachment_of(id).and_then(|known| known.netns_path.as_deref());
         let called = self.call_history(id).and_then(|known| known.netns_path.as_deref());
@@ -421,7 +414,7 @@ impl NodeMap {
         paths.any(|path| mounted.get_or_init(all).contains(strip_var(path)))
     }
 
-    /// Why nobody gave it back that is a leak from then on.
+    /// Why a leak that counts from `from` on was not released.
     fn leak_cause(&self, entry: &ReservationEntry, from: BootNs) -> LeakCause {
         let history = entry.container_id.as_deref().and_then(|id| self.call_history(id));
         let del = history.map(|history| history.del).unwrap_or_default();
@@ -438,7 +431,8 @@ impl NodeMap {
         LeakCause::Unknown
     }
 
-    /// Reservations whose containers are gone, of each network as many as are told one by one, the oldest.
+    /// Reservations whose containers no longer exist: of each network the oldest, up to the limit of individual
+    /// reports.
     pub fn leaks(&self) -> impl Iterator<Item = Leak<'_>> {
         let told = self.ipam.leaks.places.values().flat_map(|here| here.iter().take(TOLD));
         told.take(TOLD_OF_ALL).filter_map(|(from, slot)| {
@@ -447,21 +441,21 @@ impl NodeMap {
         })
     }
 
-    /// Whether what a store said still counts. Files stay what they are while nobody reads them; the API
-    /// server's objects go on changing while it is silent.
+    /// Whether the last report of a store is still valid. Files keep their content while nobody reads them; the API
+    /// server's objects go on changing while it does not answer.
     #[must_use]
     pub fn store_counts(&self, store: &str) -> bool {
         !is_of_the_cluster(store) || self.store_answers(store)
     }
 
-    /// Whether a reservation's container is gone.
+    /// Whether a reservation counts as a leak.
     #[must_use]
     pub fn is_leaked(&self, store: &str, key: &str) -> bool {
         self.ipam.slot(store, key).is_some_and(|slot| self.ipam.leaks.is_due(slot))
     }
 
-    /// Reserved IPs of a range that no living container has: their containers are gone, or what is left of
-    /// these is only a netns.
+    /// Reserved IPs of a range that no living container has: their containers no longer exist, or only a netns is left
+    /// of them.
     #[must_use]
     pub fn leaked_in<'a>(
         &self,
@@ -491,20 +485,20 @@ impl NodeMap {
         Leaked { reserved: &range.leaked, held }
     }
 
-    /// How many reservations of the same network have leaked, this one among them.
+    /// Number of leaked reservations of the same network, this one included.
     #[must_use]
     pub fn leaked_beside(&self, entry: &ReservationEntry) -> usize {
         let place = (entry.store.clone(), entry.network.clone());
         self.ipam.leaks.places.get(&place).map_or(0, BTreeSet::len)
     }
 
-    /// How many of these are among [`NodeMap::leaks`].
+    /// How many of these are in [`NodeMap::leaks`], without its overall limit.
     #[must_use]
     pub fn leaks_told(&self, entry: &ReservationEntry) -> usize {
         self.leaked_beside(entry).min(TOLD)
     }
 
-    /// Counts the leaks of a range that has just become known.
+    /// Counts the leaks of a newly reported range.
     pub(in crate::map) fn leaked_of(&self, range: &RangeEntry) -> BTreeMap<IpAddr, u32> {
         let mut leaked = BTreeMap::new();
         let places = self.ipam.leaks.places.iter();
@@ -519,14 +513,14 @@ impl NodeMap {
     }
 }
 
-/// How long after its container is gone a reservation in a store may stand.
+/// How long a reservation may outlive its container.
 fn grace(store: &str, proofs: Proofs, thresholds: &Thresholds) -> u64 {
     let whole = thresholds.sandbox_grace;
     let (sticky, pause) = STICKY;
     if store == sticky {
         pause.max(whole)
     } else if is_of_the_cluster(store) {
-        // What the API server or an etcd sends may be seconds late.
+        // Reports of the API server or an etcd may be seconds late.
         proofs.shorten(whole).max(whole / 3)
     } else {
         proofs.shorten(whole)

@@ -1,8 +1,8 @@
 //! The stores against the kernel: who has an IP, and for whom it is reserved.
 //!
-//! Nothing is concluded from what is not known. A netns counts against a reservation only if its own
-//! sandbox is known and is another one, and only within one network: two networks that cannot reach each
-//! other may well use the same IPs. While the holder's own ADD or DEL runs the two may differ.
+//! Nothing is concluded from missing data. A netns counts against a reservation only if its own sandbox is known and is
+//! another one, and only within one network: two networks without a connection may use the same IPs. While the holder's
+//! own ADD or DEL runs, the two may differ.
 
 use std::net::IpAddr;
 
@@ -23,54 +23,53 @@ const AFTER_CALL: u64 = 2_000_000_000;
 pub(super) const UNSEEN_CALL: u64 = 5_000_000_000;
 /// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
 const UNSEEN_RELEASE: u64 = 30_000_000_000;
-/// A release that is older than this was no part of what goes on now.
+/// A release older than this is not part of the current change.
 const SEPARATE: u64 = 1_000_000_000;
-/// Its networks have the names of the CNI result cache. Others may call theirs by an ENI or a bridge.
+/// The store whose networks have the names of the CNI result cache. Other stores may name theirs after an ENI or a
+/// bridge.
 const NAMED_BY_CNI: &str = store::HOST_LOCAL;
-/// Disputes told of at a time. More are one cause's, or made up.
+/// Maximum number of disputes reported at a time. More have one cause, or are forged.
 const MOST: usize = 512;
-/// Tasks of a netns that are asked for their container.
+/// Maximum number of tasks of a netns whose container is looked up.
 const ASKED: usize = 64;
 
-/// An IP that is up in one place and reserved for another, or for nobody.
+/// An IP that is up in one place and reserved for another, or not at all.
 #[derive(Debug)]
 pub struct IpamMismatch<'a> {
     pub ip: IpAddr,
-    /// Who has it.
+    /// The netns that has the IP.
     pub holder: &'a Netns,
-    /// What the store says.
     pub grounds: Grounds<'a>,
-    /// When it came to be so, as far as that was seen.
+    /// When the mismatch began, as far as that was observed.
     pub since: BootNs,
     /// The moment from which it counts.
     pub from: BootNs,
 }
 
-/// What a store says of an IP that a netns has.
+/// What a store reports about an IP that a netns has.
 #[derive(Debug)]
 pub enum Grounds<'a> {
-    /// It was reserved for the holder, and let go of.
+    /// It was reserved for the holder, and released.
     Released(&'a Release),
-    /// It comes out of this network's range, as the CNI result cache or the holder's past say, and the store does not
-    /// have it.
+    /// It is in the range of this network, according to the CNI result cache or the holder's history, and the store has
+    /// no reservation for it.
     Unreserved { store: &'a str, network: &'a str },
-    /// It is reserved for another one.
+    /// It is reserved for another container.
     Handed(&'a ReservationEntry),
 }
 
-/// Whose a netns is, measured by a container's id.
+/// Whether a netns belongs to a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
-    /// That container's.
+    /// It belongs to that container.
     Same,
-    /// Another's.
+    /// It belongs to another container.
     Other,
-    /// Nobody can tell.
     Unknown,
 }
 
 impl NodeMap {
-    /// Netns that have this IP on a device of their own, the host's and those that are being torn down left out.
+    /// Netns that have this IP on a device of their own, without the host's and those in teardown.
     pub fn holders_of(&self, ip: IpAddr) -> impl Iterator<Item = &Netns> {
         self.with_ip(ip)
             .filter_map(|id| self.netns(id))
@@ -112,7 +111,8 @@ impl NodeMap {
         if self.shows(netns, id) {
             return Match::Same;
         }
-        // A guess by its IP is a name, and an id that is nobody's sandbox may be one of its containers.
+        // An owner guessed by its IP is only a guess, and an id that is not a known sandbox's may be one of its
+        // containers.
         let known = owner.filter(|owner| owner.told != Told::ByIp);
         match known.filter(|owner| self.is_sandbox(&owner.sandbox)) {
             Some(_) => Match::Other,
@@ -149,12 +149,12 @@ impl NodeMap {
         by_name && !entry.container_id.as_deref().is_some_and(|id| self.shows(netns, id))
     }
 
-    /// Whether it is mounted where the runtime, the cache or an ADD say that this sandbox's netns is.
+    /// Whether a netns is mounted at the path that the runtime, the cache or an ADD reports for this sandbox.
     pub(in crate::map) fn is_mounted_for(&self, netns: &Netns, id: &str) -> bool {
         self.paths_of(id).any(|path| is_mounted_at(netns, path))
     }
 
-    /// Whether this is the id of a sandbox, as far as anybody has said.
+    /// Whether any source has reported this id as a sandbox's.
     fn is_sandbox(&self, id: &str) -> bool {
         self.sandbox(id).is_some()
             || self.attachment_of(id).is_some()
@@ -162,7 +162,7 @@ impl NodeMap {
             || self.reservations_for(id).next().is_some()
     }
 
-    /// A first look at an IP: whether a netns has it for which no store has it reserved.
+    /// A cheap check of an IP: whether a netns has it without a matching reservation in any store.
     pub(in crate::map) fn is_doubtful(&self, ip: IpAddr) -> bool {
         if !crate::map::kernel::is_routable(ip) {
             return false;
@@ -172,7 +172,7 @@ impl NodeMap {
             let mut reserved = false;
             for (_, entry) in self.ipam.of_ip(ip) {
                 let named = entry.container_id.is_some() && entry.container_id.as_deref() == owner;
-                // Its own is there: whatever else is said of the IP is said of another network's.
+                // Its own reservation exists: any other reservation of the IP belongs to another network.
                 if named || self.belongs(netns, entry) == Match::Same {
                     return false;
                 }
@@ -181,19 +181,19 @@ impl NodeMap {
             let own = |release: &Release| {
                 release.was.container_id.is_none() || release.was.container_id.as_deref() == owner
             };
-            // Whether it is that range's own may change with every link.
+            // Whether the IP belongs to that range may change with every link.
             let ranged = || self.ranges().any(|range| !range.is_by_blocks() && range.contains(ip));
             reserved || self.ipam.releases_of(ip).any(own) || ranged()
         })
     }
 
-    /// The network, of a store that hands it out, that a netns has an IP of: as the cached result of its
-    /// sandbox says. A DEL takes that away: then the network that its link is part of.
+    /// The store and network that a netns has an IP from, according to the cached result of its sandbox. A DEL removes
+    /// that result: then the network that its link is part of.
     fn home_of(&self, netns: &Netns, ip: IpAddr) -> Option<(&str, &str)> {
-        // What a whole list did not have is not there because a file cannot be read now.
+        // If a complete listing did not have it, it stays unreserved even if a file is unreadable now.
         let known = |store| self.is_whole(store) || self.ipam.unreserved.contains(&(ip, netns.id));
         let ranges = self.ranges().filter(|entry| entry.contains(ip) && known(&entry.range.store));
-        // What another node has reserved is not known to be reserved.
+        // Reservations of other nodes are not visible here.
         let ranges = ranges.filter(|entry| !entry.is_by_blocks());
         let mut networks = ranges.map(|entry| (&*entry.range.store, &*entry.range.network));
         if let Some(name) = self.network_of(netns, ip) {
@@ -208,7 +208,7 @@ impl NodeMap {
         })
     }
 
-    /// Whether another netns, of which this is so, has an IP that is reserved for it in a network.
+    /// Whether another netns that satisfies `so` has an IP that is reserved for it in this network.
     fn has_member(
         &self,
         store: &str,
@@ -239,14 +239,14 @@ impl NodeMap {
         with_ip.next().map(|known| &*known.network)
     }
 
-    /// Whether a store has told all it has, and answers wholly.
+    /// Whether a store has listed everything, and is active.
     #[must_use]
     pub fn is_whole(&self, store: &str) -> bool {
         self.store_listed(store).is_some()
             && self.source(store).is_some_and(|source| source.status == SourceStatus::Active)
     }
 
-    /// Everything that is in dispute, whether or not it counts yet, and whether that is all.
+    /// Every mismatch, whether or not it counts yet, and whether that is all.
     fn all_disputes(&self, now: BootNs) -> (Vec<IpamMismatch<'_>>, bool) {
         let mut found = Vec::new();
         for ip in &self.ipam.doubtful {
@@ -261,13 +261,13 @@ impl NodeMap {
         (found, true)
     }
 
-    /// Whether anything may be in dispute, at a first look.
+    /// Whether any IP is doubtful by the cheap check.
     #[must_use]
     pub fn has_doubtful_ips(&self) -> bool {
         !self.ipam.doubtful.is_empty()
     }
 
-    /// Whether everything that is in dispute is told of.
+    /// Whether the limit on disputes was not exceeded.
     #[must_use]
     pub fn has_all_disputes(&self) -> bool {
         !self.ipam.more_disputes
@@ -281,7 +281,7 @@ impl NodeMap {
         found: &mut Vec<IpamMismatch<'a>>,
     ) {
         let reserved: Vec<&ReservationEntry> = self.reservations_of(ip).collect();
-        // Its own is there: whoever else reserves the IP does so in another network.
+        // Its own reservation exists: any other reservation of the IP belongs to another network.
         if reserved.iter().any(|entry| self.belongs(holder, entry) == Match::Same) {
             return;
         }
@@ -299,7 +299,7 @@ impl NodeMap {
             return;
         }
         let address = address_since(holder, ip);
-        // The IP came back after its release: that is another life of it, of which nothing is known.
+        // An IP that came back after its release has a new history, of which nothing is known.
         let freed = own.filter(|release| address <= release.at);
         let mut tell = |grounds, store: &str, since: BootNs, pause: u64| {
             let from = self.counts_from(holder, freed, store, since, pause, now);
@@ -329,8 +329,8 @@ impl NodeMap {
         }
     }
 
-    /// Whether a holder's IP is of the network that a reservation is of. Where names do not say it: whether
-    /// another netns of that network has the same in the CNI result cache, or hangs on the same link.
+    /// Whether a holder's IP is of the network of a reservation. If names do not tell: whether another netns of that
+    /// network has the same network in the CNI result cache, or is attached to the same link.
     fn is_one_network(
         &self,
         holder: &Netns,
@@ -356,7 +356,7 @@ impl NodeMap {
         })
     }
 
-    /// The bridge of the host that the device with an IP hangs on, or the host's device that it is made of.
+    /// The bridge of the host that the device with this IP is attached to, or its parent on the host.
     fn link_below(&self, netns: &Netns, ip: IpAddr) -> Option<u32> {
         let host = self.netns(self.host()?)?;
         let (key, _) = netns.with_ip(ip).next()?;
@@ -364,7 +364,7 @@ impl NodeMap {
         match link.kind.as_deref() {
             _ if link.is_pair() => host_end(host, netns, link)?.master,
             Some("macvlan" | "ipvlan") => {
-                // By what number the host goes there only a pair with it tells.
+                // Only a pair with the host tells the nsid of the host in this netns.
                 let mut pairs = netns.links().map(|entry| &entry.link);
                 let pair = pairs.find(|link| host_end(host, netns, link).is_some())?;
                 let hosts = pair.peer_nsid?;
@@ -375,8 +375,7 @@ impl NodeMap {
         }
     }
 
-    /// The moment from which a difference counts: `pause` after it came to be, and not while it may be
-    /// part of a call.
+    /// The moment from which a mismatch counts: `pause` after it began, and not while it may be part of a call.
     fn counts_from(
         &self,
         holder: &Netns,
@@ -390,14 +389,14 @@ impl NodeMap {
         if !is_freed_by_cni(store) || !self.sees_calls(now) {
             from = from.max(since.plus(UNSEEN_CALL));
         }
-        // The call that let go of the IP is the excuse, and no other: a DEL that fails is repeated for ever.
+        // Only the call that released the IP excuses it: a failing DEL is repeated forever.
         let event = freed.map_or(since, |freed| freed.at);
         let released = freed.and_then(|freed| freed.was.container_id.as_deref());
         from.max(self.excused_until(holder, released, event, now))
     }
 
-    /// Until when calls that were under way at `event` may be why. What is heard of a store may be late: also a
-    /// DEL that had just ended, or an ADD that had failed. One that gave an IP lets go of none.
+    /// Until when calls that were under way at `event` may explain it. Reports of a store may be late, so a DEL that
+    /// had just ended or a failed ADD counts as well. A successful ADD releases no IP.
     fn excused_until(
         &self,
         holder: &Netns,
@@ -414,7 +413,7 @@ impl NodeMap {
         }
         let until = |entry: &CallEntry| match entry.ended {
             None => entry.began.plus(HUNG),
-            // Its runtime did not find the netns any more: neither of them takes it away.
+            // The runtime no longer found the netns: neither the plugin nor the runtime removes it.
             Some(end) if entry.call.netns_path.is_none() => end.at.plus(SETTLE),
             Some(end) => end.at.plus(AFTER_CALL),
         };
@@ -436,7 +435,7 @@ impl NodeMap {
         meant.map(until).max().unwrap_or(event).min(longest)
     }
 
-    /// What is in dispute at `now`.
+    /// The mismatches that count at `now`.
     #[must_use]
     pub fn disputes(&self, now: BootNs) -> Vec<IpamMismatch<'_>> {
         let (mut found, _) = self.all_disputes(now);
@@ -444,7 +443,7 @@ impl NodeMap {
         found
     }
 
-    /// Remembers which IPs are known to be reserved for nobody. Says when the next dispute begins to count.
+    /// Remembers which IPs are known to be unreserved. Returns when the next mismatch begins to count.
     pub(in crate::map) fn settle_disputes(&mut self, now: BootNs) -> Option<BootNs> {
         let (all, complete) = self.all_disputes(now);
         let next = all.iter().map(|dispute| dispute.from).filter(|at| *at > now).min();
@@ -460,7 +459,7 @@ impl NodeMap {
         next
     }
 
-    /// Whether a netns has an IP that is in dispute at `now`.
+    /// Whether a netns has an IP with a mismatch that counts at `now`.
     pub(in crate::map) fn is_disputed(&self, ip: IpAddr, holder: &Netns, now: BootNs) -> bool {
         let mut found = Vec::new();
         self.disputes_of(ip, holder, now, &mut found);
@@ -468,7 +467,7 @@ impl NodeMap {
     }
 }
 
-/// Whether a netns answers for an IP: not where it is on a dummy alone.
+/// Whether a netns answers for an IP, which it does not if only a dummy device has it.
 pub(in crate::map) fn has(netns: &Netns, ip: IpAddr) -> bool {
     netns.with_ip(ip).filter(|(key, _)| netns.is_routable(key)).any(|(key, _)| {
         let link = netns.link(key.ifindex);
@@ -480,8 +479,8 @@ pub(super) fn address_since(netns: &Netns, ip: IpAddr) -> BootNs {
     netns.with_ip(ip).map(|(_, known)| known.since).min().unwrap_or_default()
 }
 
-/// The host's end of a netns's pair. Indexes are small numbers, the same ones in every netns: it is the host's
-/// end that says of which netns the other one is.
+/// The host's end of a netns's pair. Interface indexes are small numbers that repeat in every netns: the host's end
+/// tells which netns it leads to.
 fn host_end<'a>(host: &'a Netns, netns: &Netns, link: &Link) -> Option<&'a Link> {
     let end = host.link(link.peer?)?;
     let back = end.is_pair() && link.is_pair() && end.peer == Some(link.ifindex);

@@ -1,5 +1,5 @@
-//! What the networks can hand out, and how much of it is taken. A pod takes one IP from each set, so the
-//! tightest set decides.
+//! The ranges of networks, and how much of each is taken. A pod takes one IP from each set, so the set with the fewest
+//! free IPs decides.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -10,65 +10,62 @@ use super::blocks::{Blocks, Known, is_within};
 use super::stores::{is_by_blocks, is_of_the_cluster};
 use crate::map::{NodeMap, ReservationEntry};
 
-/// Ranges kept. A node has a few networks.
+/// Maximum number of ranges. A node has a few networks.
 const MOST: usize = 1024;
-/// Between two samples of how much is taken.
+/// Interval between two samples of the number of taken IPs.
 const SAMPLE: u64 = 10_000_000_000;
-/// How far back growth is looked for. The last sample before that is kept, as what it began with.
+/// Window over which growth is measured. The last sample before it is kept as the starting point.
 const WINDOW: u64 = 600_000_000_000;
-/// Growth over less than this says nothing: pods are started in bursts.
+/// Minimum span for measuring growth: pods are started in bursts.
 const LEAST_SPAN: u64 = 300_000_000_000;
 
-/// Time left that is little, in ns.
+/// Time left below which a range is low, in ns.
 const SOON: u64 = 3_600_000_000_000;
-/// Time left that is next to nothing, in ns.
+/// Time left below which a range counts as exhausted, in ns.
 const AT_ONCE: u64 = 1_800_000_000_000;
 
-/// How near a range is to its end.
+/// How close a range is to exhaustion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
-    /// There is enough.
     #[default]
     Enough,
-    /// Little is left, or will be soon.
+    /// Few IPs are left, or will be soon.
     Low,
-    /// Nothing is left, or will be at once.
+    /// None is left, or will be very soon.
     Out,
 }
 
-/// A range and how much of it is taken.
 #[derive(Debug, Clone)]
 pub struct RangeEntry {
     /// What the network can hand out.
     pub range: Range,
-    /// Last told.
+    /// When it was last reported.
     pub told: BootNs,
-    /// IPs of each set that are reserved.
+    /// Number of reserved IPs of each set.
     used: Vec<u64>,
-    /// Blocks of it of which nobody knows how much is taken.
+    /// Number of its blocks with an unknown number of taken IPs.
     pub(super) unknown: usize,
-    /// IPs whose reservations are leaks, and by how many each is reserved.
+    /// IPs whose reservations are leaks, and the number of reservations of each.
     pub(super) leaked: BTreeMap<IpAddr, u32>,
-    /// How many were taken, now and then, the oldest first.
+    /// Samples of the number of taken IPs, the oldest first.
     samples: VecDeque<(BootNs, u64)>,
-    /// How near it is to its end, by what it was before too, and since when it is not far from it.
+    /// The level, with hysteresis, and since when it has not been `Enough`.
     level: Level,
     low: Option<BootNs>,
 }
 
-/// How much of a range is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Pods that it has room for.
+    /// Number of pods that it has room for.
     pub usable: u64,
-    /// IPs that are taken of its tightest set.
+    /// Number of taken IPs in its tightest set.
     pub used: u64,
-    /// Pods that can still be started.
+    /// Number of pods that can still be started.
     pub free: u64,
 }
 
 impl RangeEntry {
-    /// How much of its tightest set is taken.
+    /// The usage of the set with the fewest free IPs.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let sets = self.range.sets.iter().zip(&self.used).map(|(parts, used)| {
@@ -81,13 +78,13 @@ impl RangeEntry {
         tightest.map_or(none, |set| Usage { usable: most.unwrap_or(set.usable), ..set })
     }
 
-    /// Each set: its parts, and how many of its IPs are not reserved.
+    /// Each set: its parts, and the number of its IPs that are not reserved.
     pub(in crate::map) fn sets(&self) -> impl Iterator<Item = (&[RangePart], u64)> {
         let sets = self.range.sets.iter().zip(&self.used);
         sets.map(|(parts, used)| (&**parts, usable(parts).saturating_sub(*used)))
     }
 
-    /// Whether a reservation comes out of this range's network, or of another one that it shares its IPs with.
+    /// Whether a reservation is of this range's network, or of another network that shares its IPs with it.
     #[must_use]
     pub fn is_of(&self, entry: &ReservationEntry) -> bool {
         if self.range.store != *entry.store {
@@ -95,7 +92,7 @@ impl RangeEntry {
         }
         match &self.range.data_dir {
             Some(_) => self.has_file(&entry.key),
-            // Whoever asks for an IP names no pool.
+            // A request for an IP names no pool.
             None if self.is_by_blocks() => self.contains(entry.ip),
             None if self.range.network == *entry.network => true,
             None => {
@@ -106,19 +103,19 @@ impl RangeEntry {
         }
     }
 
-    /// Whether it is the whole cluster's, not this node's alone.
+    /// Whether the range is the whole cluster's rather than this node's.
     #[must_use]
     pub fn is_of_the_cluster(&self) -> bool {
         is_of_the_cluster(&self.range.store)
     }
 
-    /// Whether reservations of other nodes are known by their number alone: see [`blocks`](super::blocks).
+    /// Whether only the number of other nodes' reservations is known: see [`blocks`](super::blocks).
     #[must_use]
     pub fn is_by_blocks(&self) -> bool {
         is_by_blocks(&self.range.store)
     }
 
-    /// Whether a file is in the directory of its network's reservations.
+    /// Whether a file is in the directory of the network's reservations.
     fn has_file(&self, path: &str) -> bool {
         self.range.data_dir.as_deref().is_some_and(|dir| {
             let rest = path.strip_prefix(dir.trim_end_matches('/'));
@@ -126,24 +123,24 @@ impl RangeEntry {
         })
     }
 
-    /// Whether it has handed out what is reserved.
+    /// Whether a reservation's IP is from this range.
     pub(in crate::map) fn hands_out(&self, entry: &ReservationEntry) -> bool {
         self.is_of(entry) && self.contains(entry.ip)
     }
 
-    /// Whether the IP is one that it hands out.
+    /// Whether the range includes this IP.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.range.sets.iter().flatten().any(|part| part.contains(ip))
     }
 
-    /// How long until nothing is left, if it goes on as in the last minutes, in ns.
+    /// Time until no IP is left at the rate of the last minutes, in ns.
     #[must_use]
     pub fn time_left(&self, now: BootNs) -> Option<u64> {
         let (first, before) = *self.samples.front()?;
         let usage = self.usage();
         let (span, grown) = (now.since(first), usage.used.checked_sub(before)?);
-        // Pods that come and go, or came all at once, are no growth.
+        // Pods that come and go, or that all came at once, are no growth.
         let middle = self.samples.get(self.samples.len() / 2).map_or(before, |(_, used)| *used);
         if span < LEAST_SPAN || grown == 0 || middle <= before || usage.used <= middle {
             return None;
@@ -152,19 +149,18 @@ impl RangeEntry {
         Some(u64::try_from(left).unwrap_or(u64::MAX))
     }
 
-    /// How near it is to its end.
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Since when it has been near its end.
+    /// Since when the level has not been [`Level::Enough`].
     #[must_use]
     pub fn low_since(&self) -> Option<BootNs> {
         self.low
     }
 
-    /// `10.0.0.2-10.0.0.254`, the sets apart by `; `, the parts of one by `, `.
+    /// The range as text: `10.0.0.2-10.0.0.254`; sets are separated by `; `, the parts of a set by `, `.
     #[must_use]
     pub fn text(&self) -> String {
         let part = |part: &RangePart| format!("{}-{}", part.first, part.last);
@@ -180,9 +176,9 @@ impl RangeEntry {
     }
 }
 
-/// The networks of a store that share their IPs: of a pool of Whereabouts its name without the range, `net-` of
-/// `net-10.0.0.0-27` (whereabouts 0.8, pkg/storage/kubernetes/ipam.go, `IPPoolName`). A name that may be read in two
-/// ways is read as the one that shares less.
+/// The networks of a store that share their IPs: for a Whereabouts pool, its name without the range: `net-` of
+/// `net-10.0.0.0-27` (whereabouts 0.8, pkg/storage/kubernetes/ipam.go, `IPPoolName`). An ambiguous name is read so that
+/// it shares less.
 fn space(network: &str) -> &str {
     let is_range = |text: &str| {
         text.rsplit_once('-').is_some_and(|(first, length)| {
@@ -195,20 +191,20 @@ fn space(network: &str) -> &str {
     &network[..start.unwrap_or(network.len())]
 }
 
-/// How near a range is to its end. What was near stays so until there is a step more than that takes: a pod
-/// that comes and goes is no news.
+/// The level of a range. A level is left only if usage falls by more than the margin, so that a pod that comes and goes
+/// does not change it.
 fn level(usage: Usage, left: Option<u64>, before: Level) -> Level {
     let Usage { usable, free, .. } = usage;
-    // One IP for one container is a fixed address: it is meant to be taken.
+    // One IP for one container is a fixed address, meant to be taken.
     if usable <= 1 {
         return Level::Enough;
     }
     let within = |most: u64, level: Level| {
         let step = if before >= level { (most / 4).max(1) } else { 0 };
-        // What is wholly free is never near its end.
+        // A range without any taken IP is never low.
         free <= most || free <= (most + step).min(usable - 1)
     };
-    // Growth on a range that is half empty is a rollout, and what is not near its end is no emergency.
+    // Growth in a range that is half empty is a rollout, and a range with enough IPs left is no emergency.
     let soon = |limit: u64, share: u64, level: Level| {
         let limit = if before >= level { limit + limit / 4 } else { limit };
         within(usable / share, level) && left.is_some_and(|left| left < limit)
@@ -216,12 +212,12 @@ fn level(usage: Usage, left: Option<u64>, before: Level) -> Level {
     if within(0, Level::Out) || soon(AT_ONCE, 4, Level::Out) {
         return Level::Out;
     }
-    // A tenth; of small ranges two, or half of what there is.
+    // A tenth; for small ranges two, or half of the range.
     let little = (usable / 10).max((usable / 2).min(2));
     if within(little, Level::Low) || soon(SOON, 2, Level::Low) { Level::Low } else { Level::Enough }
 }
 
-/// What the parts of a set have together. Parts that overlap hand out an IP once.
+/// Number of IPs in the parts of a set together. Overlapping parts hand out an IP once.
 fn usable(parts: &[RangePart]) -> u64 {
     let mut spans: Vec<&RangePart> = parts.iter().collect();
     spans.sort_by_key(|part| (part.first, part.last));
@@ -232,7 +228,7 @@ fn usable(parts: &[RangePart]) -> u64 {
     merged(&spans).iter().fold(0, |sum, part| sum.saturating_add(part.usable()))
 }
 
-/// Parts that overlap, as one. What one of them leaves out and another does not is handed out.
+/// Merges overlapping parts. An IP that one part excludes and another includes is handed out.
 fn merged(sorted: &[&RangePart]) -> Vec<RangePart> {
     let mut whole: Vec<RangePart> = Vec::new();
     for part in sorted {
@@ -265,7 +261,7 @@ pub(in crate::map) struct Ranges {
 }
 
 impl Ranges {
-    /// A reservation has come; `others` are those of the same IP that were there.
+    /// A reservation was added; `others` are the existing ones of the same IP.
     pub(in crate::map) fn came<'a>(
         &mut self,
         entry: &ReservationEntry,
@@ -274,7 +270,7 @@ impl Ranges {
         self.count(entry, others, |used| *used += 1);
     }
 
-    /// A reservation has gone; `others` are those of the same IP that are left.
+    /// A reservation was removed; `others` are the remaining ones of the same IP.
     pub(in crate::map) fn went<'a>(
         &mut self,
         entry: &ReservationEntry,
@@ -283,14 +279,12 @@ impl Ranges {
         self.count(entry, others, |used| *used = used.saturating_sub(1));
     }
 
-    /// A reservation is a leak.
     pub(in crate::map) fn leaked(&mut self, entry: &ReservationEntry) {
         for range in self.all.values_mut().filter(|range| range.hands_out(entry)) {
             *range.leaked.entry(entry.ip).or_default() += 1;
         }
     }
 
-    /// A reservation is no leak any more.
     pub(in crate::map) fn unleaked(&mut self, entry: &ReservationEntry) {
         for range in self.all.values_mut().filter(|range| range.hands_out(entry)) {
             let Some(count) = range.leaked.get_mut(&entry.ip) else { continue };
@@ -301,7 +295,7 @@ impl Ranges {
         }
     }
 
-    /// An IP that two keys reserve is taken once.
+    /// Counts an IP that two keys reserve only once.
     fn count<'a>(
         &mut self,
         entry: &ReservationEntry,
@@ -309,7 +303,7 @@ impl Ranges {
         change: impl Fn(&mut u64),
     ) {
         for range in self.all.values_mut() {
-            // What is taken of a block says the block.
+            // Ranges by blocks are counted from the blocks.
             if range.is_by_blocks()
                 || !range.is_of(entry)
                 || others.clone().any(|other| range.is_of(other))
@@ -325,7 +319,7 @@ impl Ranges {
         }
     }
 
-    /// A block was so, and is so now.
+    /// A block changed from `before` to `now`.
     pub(in crate::map) fn block_is(
         &mut self,
         store: &str,
@@ -346,16 +340,16 @@ impl Ranges {
         }
     }
 
-    /// Notes how much is taken, now and then. Whether any of them is nearer to its end than before, or less near.
+    /// Takes a sample if one is due. Returns whether the level of any range has changed.
     pub(in crate::map) fn sample(&mut self, now: BootNs, blocks: &Blocks) -> bool {
         let mut changed = false;
         for range in self.all.values_mut() {
             if !blocks.counts(range) {
-                // What was left out comes all at once: that is no growth.
+                // After a gap the missing part arrives all at once: that is no growth.
                 range.samples.clear();
                 continue;
             }
-            // Where little happens there is more time between two of them.
+            // If steps are rare, samples are further apart.
             while range.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
                 range.samples.pop_front();
             }
@@ -410,7 +404,7 @@ impl NodeMap {
         self.ipam.touch_all();
     }
 
-    /// Counts the IPs of a set that are reserved.
+    /// Number of reserved IPs of a set.
     fn used_of(&self, range: &RangeEntry, parts: &[RangePart]) -> u64 {
         if range.is_by_blocks() {
             let within = |first| parts.iter().any(|part| part.contains(first));
@@ -434,7 +428,7 @@ impl NodeMap {
         ips.len() as u64
     }
 
-    /// Counts the ranges of an IP anew: a file that takes it has become unreadable, or readable.
+    /// Counts the ranges of an IP again, after a file that takes it became unreadable, or readable.
     pub(in crate::map) fn recount_ranges(&mut self, ip: IpAddr) {
         let all = self.ipam.ranges.all.iter().filter(|(_, range)| range.contains(ip));
         let counted: Vec<_> = all
@@ -454,12 +448,11 @@ impl NodeMap {
         self.ipam.ranges.all.retain(|(own, ..), entry| own != store || entry.told >= began);
     }
 
-    /// Every range.
     pub fn ranges(&self) -> impl Iterator<Item = &RangeEntry> {
         self.ipam.ranges.all.values()
     }
 
-    /// The range that a reservation comes out of: its own network's first.
+    /// The range that a reservation is from: its own network's first.
     #[must_use]
     pub fn range_of(&self, entry: &ReservationEntry) -> Option<&RangeEntry> {
         let of = || self.ranges().filter(|range| range.hands_out(entry));

@@ -1,7 +1,7 @@
-//! What the IPAM stores say: reservations, and what they let go of.
+//! Reservations of the IPAM stores, and releases.
 //!
-//! A /16 has 65,000 of them, so each is kept once and found by its key, its IP or its container. What a
-//! change may mean is worked out for its IP alone (`ipam_mismatch`, `leaks`), on the next agenda.
+//! A /16 can have 65,000 reservations, so each is stored once and indexed by key, IP and container. What a change means
+//! is derived only for its IP (`mismatch`, `leaks`), in the next agenda.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use super::mismatch::Match;
 use super::ranges;
 use crate::map::{Kinds, NetnsId, NodeMap, Table, Thresholds};
 
-/// Reservations kept, of all stores.
+/// Maximum number of reservations, of all stores.
 const MOST: usize = 262_144;
-/// Releases remembered.
+/// Maximum number of remembered releases, except those whose IP is still held.
 const MOST_RELEASES: usize = 8192;
-/// How long a release is remembered when nobody has its IP any more.
+/// How long a release is remembered after nobody has its IP any more.
 const REMEMBERED: u64 = 600_000_000_000;
-/// Unreadable files kept.
+/// Maximum number of unreadable files.
 const MOST_UNREADABLE: usize = 1024;
-/// A file that is being written is unreadable for a moment, in ns.
+/// How long a file that is being written may be unreadable, in ns.
 pub const WRITING: u64 = 3_000_000_000;
-/// Names (of stores, networks and interfaces) that are kept once for all.
+/// Maximum number of interned names (of stores, networks and interfaces).
 const MOST_NAMES: usize = 4096;
 
-/// A reservation and since when it is known.
+/// A reservation, and when it was reported.
 #[derive(Debug, Clone)]
 pub struct ReservationEntry {
     /// As [`Reservation::store`].
@@ -46,13 +46,13 @@ pub struct ReservationEntry {
     pub pod: Option<Box<PodName>>,
     /// As [`Reservation::since`].
     pub since: Option<i64>,
-    /// First told.
+    /// First reported.
     pub first_seen: BootNs,
-    /// Last told.
+    /// Last reported.
     pub told: BootNs,
-    /// The netns that had the IP for this container has ended, then.
+    /// When the netns that had the IP for this container ended.
     pub bereft: Option<BootNs>,
-    /// It was in the first list of its store: when it was made nobody saw.
+    /// Whether it was in the first listing of its store, so that the time of its creation is unknown.
     pub preexisting: bool,
 }
 
@@ -72,8 +72,8 @@ impl ReservationEntry {
             && self.since == other.since
     }
 
-    /// Whether it is the same IP for the same one. A container's id says it all; of a pod more may be told
-    /// later.
+    /// Whether the report has the same IP for the same container or pod. A container's id suffices; the uid of a pod
+    /// may be reported later.
     fn is_for(&self, other: &Reservation) -> bool {
         let same_pod = || match (self.pod.as_deref(), &other.pod) {
             (Some(own), Some(pod)) => {
@@ -89,26 +89,25 @@ impl ReservationEntry {
     }
 }
 
-/// A reservation that its store has let go of.
+/// A reservation that its store has released.
 #[derive(Debug, Clone)]
 pub struct Release {
-    /// What was reserved.
     pub was: ReservationEntry,
-    /// When it went, as far as that was seen.
+    /// When it was released, as far as that was observed.
     pub at: BootNs,
     /// When the store last let go of the IP. Later than `at` where it was given to another one meanwhile who has not
     /// taken it up.
     last: BootNs,
 }
 
-/// A file of a store that says nothing, and since when.
+/// A file of a store that cannot be read.
 #[derive(Debug, Clone)]
 pub struct UnreadableEntry {
     /// The file, and why.
     pub file: Unreadable,
-    /// First told so.
+    /// First reported.
     pub since: BootNs,
-    /// Last told so.
+    /// Last reported.
     pub told: BootNs,
 }
 
@@ -122,27 +121,27 @@ pub(in crate::map) struct Ipam {
     by_ip: BTreeSet<(IpAddr, Slot)>,
     by_container: BTreeSet<(Arc<str>, Slot)>,
     names: BTreeSet<Arc<str>>,
-    /// Reservations that were beyond the bounds.
+    /// Number of reservations that exceeded the maximum.
     pub(super) beyond: u64,
-    /// What was let go of, by IP, store and key.
+    /// Releases, by IP, store and key.
     releases: BTreeMap<(IpAddr, Arc<str>, Arc<str>), Release>,
     pruned: BootNs,
-    /// When the first whole list of a store's reservations began.
+    /// When the first complete listing of a store's reservations began.
     listed: BTreeMap<String, BootNs>,
     unreadable: BTreeMap<(String, String), UnreadableEntry>,
     pub(super) ranges: ranges::Ranges,
     pub(super) blocks: blocks::Blocks,
     pub(super) leaks: leaks::Leaks,
 
-    /// IPs about which something has changed.
+    /// IPs with changes since the last settling.
     dirty: BTreeSet<IpAddr>,
-    /// Anything may have.
+    /// Any IP may have changed.
     all_dirty: bool,
-    /// IPs that are up in a netns for which no store has them reserved, as far as a first look tells.
+    /// IPs that are up in a netns without a matching reservation, according to a cheap check.
     pub(super) doubtful: BTreeSet<IpAddr>,
-    /// Of these, with the netns, those that a whole list did not have.
+    /// Of these, with the netns, the ones that are known to be unreserved.
     pub(super) unreserved: BTreeSet<(IpAddr, NetnsId)>,
-    /// There are more disputes than are told of.
+    /// There are more disputes than the maximum that is reported.
     pub(super) more_disputes: bool,
 }
 
@@ -177,7 +176,7 @@ impl Ipam {
         self.within(ip, ip)
     }
 
-    /// Reservations of the IPs from one to another, in IP order.
+    /// Reservations of the IPs from `first` to `last`, in IP order.
     pub(in crate::map) fn within(
         &self,
         first: IpAddr,
@@ -238,7 +237,6 @@ impl Ipam {
         Some(entry)
     }
 
-    /// Remembers what a store let go of.
     fn release(&mut self, was: ReservationEntry, at: BootNs) {
         let key = (was.ip, was.store.clone(), was.key.clone());
         self.releases.insert(key, Release { was, at, last: at });
@@ -255,7 +253,7 @@ impl Ipam {
         all.filter_map(|(_, slot)| self.get(*slot))
     }
 
-    /// A release that came after this word.
+    /// Whether this reservation was released after `at`.
     fn released_since(&self, reservation: &Reservation, at: BootNs) -> bool {
         let mut releases = self.releases_of(reservation.ip);
         releases.any(|release| {
@@ -271,12 +269,12 @@ impl Ipam {
         of_ip.map(|(_, release)| release)
     }
 
-    /// Something has changed about an IP in the kernel.
+    /// An address, a reservation or an attachment with this IP has changed.
     pub(in crate::map) fn touch(&mut self, ip: IpAddr) {
         self.dirty.insert(ip);
     }
 
-    /// What is known of sandboxes, ranges or stores has changed.
+    /// Sandboxes, ranges or stores have changed.
     pub(in crate::map) fn touch_all(&mut self) {
         self.all_dirty = true;
     }
@@ -315,7 +313,7 @@ impl NodeMap {
             bereft: kept.and_then(|kept| kept.bereft),
             preexisting: kept.map_or(preexisting, |kept| kept.preexisting),
         };
-        // Given back to the one who had it: it was never let go of.
+        // Reserved again for the same owner: the release does not count.
         let key = (entry.ip, entry.store.clone(), entry.key.clone());
         if ipam.releases.get(&key).is_some_and(|release| release.was.is_for(reservation)) {
             ipam.releases.remove(&key);
@@ -378,7 +376,7 @@ impl NodeMap {
         }
     }
 
-    /// A store is not in use any more: its silence is no gap. It may come back with another first list.
+    /// A store is no longer in use: its silence is no gap. It may come back with another first listing.
     pub(in crate::map) fn store_gone(&mut self, store: &str) {
         if self.ipam.listed.remove(store).is_some() {
             self.ipam.touch_all();
@@ -405,7 +403,7 @@ impl NodeMap {
         }
     }
 
-    /// The netns of a sandbox has ended: what is reserved for it is bereft.
+    /// The netns of a sandbox has ended: marks the sandbox's reservations as bereft.
     pub(in crate::map) fn bereave(&mut self, sandbox: &str, at: BootNs) {
         let id: Arc<str> = sandbox.into();
         let of_it = self.ipam.by_container.range((id.clone(), 0)..=(id, Slot::MAX));
@@ -418,7 +416,7 @@ impl NodeMap {
         }
     }
 
-    /// Works out what the changes since the last time mean. Says when to come back.
+    /// Derives what follows from the changes since the last call. Returns when to call this again.
     pub(in crate::map) fn settle_ipam(
         &mut self,
         now: BootNs,
@@ -446,7 +444,7 @@ impl NodeMap {
         [leaks, self.settle_disputes(now), written].into_iter().flatten().min()
     }
 
-    /// A first look at IPs about which something has changed.
+    /// A cheap check of IPs with changes.
     fn review(&mut self, ips: &BTreeSet<IpAddr>) {
         for ip in ips {
             if self.is_doubtful(*ip) {
@@ -471,7 +469,7 @@ impl NodeMap {
         if releases.len() > MOST_RELEASES {
             let mut ages: Vec<BootNs> = releases.values().map(|release| release.at).collect();
             ages.sort_unstable();
-            // Half of them, so that it is not done again at once.
+            // Drop half of them, so that this need not be repeated at once.
             let middle = ages[ages.len() - MOST_RELEASES / 2];
             releases.retain(|(ip, ..), release| release.at >= middle || held(ip));
             while releases.len() > 2 * MOST_RELEASES {
@@ -498,22 +496,22 @@ impl NodeMap {
         self.ipam.all().map(|(_, entry)| entry)
     }
 
-    /// What stores have let go of lately, of one IP.
+    /// Recent releases of one IP.
     pub fn releases_of(&self, ip: IpAddr) -> impl Iterator<Item = &Release> {
         self.ipam.releases_of(ip)
     }
 
-    /// Files of stores that say nothing.
+    /// Files of stores that cannot be read.
     pub fn unreadable(&self) -> impl Iterator<Item = &UnreadableEntry> {
         self.ipam.unreadable.values()
     }
 
-    /// Names of the stores that have told all they have at least once.
+    /// Names of the stores that have completed a listing at least once.
     pub fn stores(&self) -> impl Iterator<Item = &str> {
         self.ipam.listed.keys().map(String::as_str)
     }
 
-    /// When the first whole list of a store began.
+    /// When the first complete listing of a store began.
     #[must_use]
     pub fn store_listed(&self, store: &str) -> Option<BootNs> {
         self.ipam.listed.get(store).copied()

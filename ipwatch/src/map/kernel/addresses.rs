@@ -1,7 +1,7 @@
-//! Addresses of a netns: what the kernel takes for one, and how they come and go. How many are kept is in `shares`.
+//! Addresses of a netns: their identity in the kernel, their creation and removal. Limits are in `shares`.
 //!
-//! An IPv6 address is changed in place: its peer, its flags and its lifetimes. What identified it by one of these
-//! would leave a phantom with each change, for no deletion of the former one is ever told.
+//! The kernel changes an IPv6 address in place: its peer, flags and lifetimes. An identity that included one of these
+//! would leave a stale entry with each change, because the old one is never reported as deleted.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,18 +12,17 @@ use super::tombstones::Tombstone;
 use crate::map::conflict::How;
 use crate::map::{Kinds, NetnsId, NodeMap};
 
-/// What the kernel takes for one address of a netns (5.10 to 6.18).
+/// The identity of an address of a netns in the kernel (5.10 to 6.18).
 ///
-/// A device has an IPv6 address once, whatever its prefix and peer (`ipv6_chk_same_addr`, net/ipv6/addrconf.c). It
-/// has an IPv4 address once for each mask and subnet (`__inet_insert_ifa`, net/ipv4/devinet.c); the subnet is the
-/// peer's where there is a peer.
+/// A device has an IPv6 address once, whatever its prefix and peer (`ipv6_chk_same_addr`, net/ipv6/addrconf.c). It has
+/// an IPv4 address once for each mask and subnet (`__inet_insert_ifa`, net/ipv4/devinet.c); with a peer, the subnet is
+/// the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressId {
-    /// The device's index.
     pub ifindex: u32,
-    /// The address this netns has.
+    /// The address of this netns, not the peer's.
     pub local: IpAddr,
-    /// Length of the mask; of IPv6 always 0.
+    /// Prefix length; always 0 for IPv6.
     mask: u8,
     subnet: u32,
 }
@@ -46,35 +45,34 @@ impl From<&AddressKey> for AddressId {
     }
 }
 
-/// The least IP, in the order of addresses.
+/// The smallest IP, in the order of addresses.
 const LEAST_IP: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// The least address that a device may have with an IP.
+/// The smallest id that a device may have with an IP.
 fn least(ifindex: u32, local: IpAddr) -> AddressId {
     AddressId { ifindex, local, mask: 0, subnet: 0 }
 }
 
-/// Every address that a device may have with an IP.
+/// The range of all ids that a device may have with an IP.
 fn all_of(ifindex: u32, local: IpAddr) -> std::ops::RangeInclusive<AddressId> {
     least(ifindex, local)..=AddressId { ifindex, local, mask: u8::MAX, subnet: u32::MAX }
 }
 
-/// An address and since when it stands.
+/// An address and since when it has been known.
 #[derive(Debug, Clone)]
 pub struct AddressEntry {
-    /// Length of the prefix.
     pub prefix_len: u8,
     /// `RT_SCOPE_*`.
     pub scope: Option<u8>,
     /// `IFA_F_*`.
     pub flags: Option<u32>,
-    /// First seen.
+    /// First reported.
     pub since: BootNs,
-    /// It was seen to come, and not read in a dump.
+    /// Whether its creation was observed, rather than read in a dump.
     pub seen_to_come: bool,
     /// Time of the newest fact.
     pub touched: BootNs,
-    /// It was told as a tenure.
+    /// Whether it was reported as a tenure.
     pub(super) told: bool,
 }
 
@@ -83,13 +81,13 @@ const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
 impl AddressEntry {
-    /// Another one on the link answered for it (IPv6).
+    /// Another host on the link answered for it (IPv6).
     #[must_use]
     pub fn dad_failed(&self) -> bool {
         self.flags.is_some_and(|flags| flags & IFA_F_DADFAILED != 0)
     }
 
-    /// It is in use: neither given up nor still being tried out.
+    /// Whether it is in use: duplicate address detection has neither failed nor is still running.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.flags.is_none_or(|flags| flags & (IFA_F_DADFAILED | IFA_F_TENTATIVE) == 0)
@@ -102,7 +100,8 @@ impl Netns {
         self.addresses.iter()
     }
 
-    /// Those with this IP, by device: found, not searched for, for a netns may have thousands of others.
+    /// The addresses with this IP, by device. This is a lookup rather than a scan, because a netns may have thousands
+    /// of addresses.
     pub fn with_ip(&self, ip: IpAddr) -> impl Iterator<Item = (&AddressId, &AddressEntry)> {
         let mut from = Some(0);
         let devices = std::iter::from_fn(move || {
@@ -113,7 +112,7 @@ impl Netns {
         devices.flat_map(move |ifindex| self.on_device(ifindex, ip))
     }
 
-    /// Those with this IP on one device: of IPv4 they differ in mask or subnet.
+    /// The addresses with this IP on one device: IPv4 allows several with different masks or subnets.
     pub fn on_device(
         &self,
         ifindex: u32,
@@ -122,7 +121,7 @@ impl Netns {
         self.addresses.range(all_of(ifindex, ip))
     }
 
-    /// Addresses that matter to somebody else: neither on a loopback device nor link-local.
+    /// Addresses that others can reach: neither on a loopback device nor link-local.
     pub fn routable(&self) -> impl Iterator<Item = (&AddressId, &AddressEntry)> {
         self.addresses.iter().filter(|(key, _)| self.is_routable(key))
     }
@@ -146,10 +145,10 @@ impl NodeMap {
         let key = AddressId::from(&address.key);
         let buried = self.kernel.tombstones.covers(Tombstone::Address(id, key), at);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        // An entry of a dump is no echo: it tells what probes cannot, or have lost.
+        // An entry of a dump is no echo: it may report what probes cannot see, or missed.
         let echo = hearsay && entry.dumping != Some(at);
         let known = entry.addresses.get(&key);
-        // The kernel never changes a prefix: the end of the former address was missed.
+        // The kernel never changes a prefix in place: the end of the former address was missed.
         let replaced = known.is_some_and(|known| {
             known.prefix_len != address.key.prefix_len && known.touched <= at && !echo && !buried
         });
@@ -169,7 +168,7 @@ impl NodeMap {
         self.insert_address(id, key, address, at);
     }
 
-    /// One that is known was told of again.
+    /// A known address was reported again.
     fn confirm_address(
         &mut self,
         id: NetnsId,
@@ -236,8 +235,8 @@ impl NodeMap {
     ) {
         let Some(id) = self.find(netns) else { return };
         let key = AddressId::from(key);
-        // In the kernel's own order the deletion was told already, or will be; netlink's echo of it may
-        // come after the address has been added again.
+        // The probe reports the deletion in the kernel's order, before or after this; netlink's echo of it may arrive
+        // after the address has been added again.
         let known = self.kernel.netns.get(&id).and_then(|entry| entry.addresses.get(&key));
         if self.hearsay(origin) {
             if known.is_some() {
@@ -251,7 +250,6 @@ impl NodeMap {
         }
     }
 
-    /// Removes an address and ends its tenure.
     pub(in crate::map) fn end_address(
         &mut self,
         id: NetnsId,
@@ -265,18 +263,18 @@ impl NodeMap {
         }
     }
 
-    /// Forgets an address. Whether its IP stands nowhere else in the netns.
+    /// Forgets an address. Returns whether no other address of the netns has its IP.
     pub(in crate::map) fn take_out(&mut self, id: NetnsId, key: &AddressId) -> bool {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return false };
         if entry.addresses.remove(key).is_none() {
             return false;
         }
-        // It may be another netns's than the fact's: see `shares`.
+        // The netns may be another than the fact's: see `shares`.
         self.mark_in(id, Kinds::ADDRESSES);
         let Some(entry) = self.kernel.netns.get(&id) else { return false };
         self.conflict.readdressed();
         self.conflict.ip_changed(key.local);
-        // The same IP may stand on another device or with another prefix.
+        // The same IP may be on another device or have another prefix.
         let last = entry.with_ip(key.local).next().is_none();
         self.recount(id);
         if last {
@@ -301,7 +299,7 @@ impl NodeMap {
         }
     }
 
-    /// IFA_F_DADFAILED, for whoever asks before netlink repeats it.
+    /// Sets IFA_F_DADFAILED, which is needed before netlink repeats it.
     pub(in crate::map) fn dad_failed(
         &mut self,
         netns: &NetnsRef,

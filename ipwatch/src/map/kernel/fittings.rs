@@ -1,12 +1,12 @@
 //! How much is kept of what a netns has beside its addresses (links, neighbours, routes, VLANs, names of other netns),
-//! and whose.
+//! and how that memory is shared.
 //!
 //! As in `shares`, one room is shared by all netns but the host's. It is counted in bytes, roughly: what a link takes is
 //! many times what a route does. When it is full, `tenants` says who gives. So whoever may make a netns of his own, which
 //! on many nodes is everybody, cannot make ipwatch forget what it knows of pods or of other users, nor take its memory.
 //!
-//! What is given up first is what findings rest on least: neighbours that nobody has told of for longest, then the newest
-//! routes, VLANs, names and links.
+//! What findings depend on least is dropped first: the neighbours with the oldest reports, then the newest routes,
+//! VLANs, names and links.
 
 use std::cmp::Reverse;
 
@@ -14,28 +14,28 @@ use super::tenants::{Room, Tenant};
 use crate::fact::BootNs;
 use crate::map::{Netns, NetnsId, NodeMap};
 
-/// What one of each takes, with what the tables around it do, in bytes.
+/// Approximate size of one entry with the tables around it, in bytes.
 const LINK: usize = 640;
 const NEIGHBOUR: usize = 224;
 const ROUTE: usize = 320;
 const VLANS: usize = 16;
 const PEER: usize = 32;
-/// Kept of all netns but the host's, in bytes.
+/// Budget of all netns except the host's, in bytes.
 const MAX_IN_ALL: usize = 12 << 20;
-/// What is cut off a netns at one time, as a part of what it has.
+/// Fraction of a netns's entries that is dropped at one time.
 const CUT: usize = 16;
-/// So much must be free, as a part, before what was not kept is read anew.
+/// Fraction of the budget that must be free before dropped entries are read again.
 const ROOM: usize = 8;
-/// Netns that give room to one thing at most.
+/// Maximum number of netns that give room for one entry.
 const GIVERS: usize = 8;
 
-/// What is to be kept.
+/// The kind of entry to be kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Fitting {
     Link,
     Neighbour,
     Route,
-    /// So many ranges.
+    /// The number of VLAN ranges.
     Vlans(usize),
     Peer,
 }
@@ -66,7 +66,7 @@ impl Fitting {
     }
 }
 
-/// What each netns but the host's takes.
+/// The size of each netns except the host's.
 #[derive(Debug)]
 pub(in crate::map) struct Fittings {
     in_all: usize,
@@ -98,13 +98,13 @@ impl Netns {
 }
 
 impl NodeMap {
-    /// Another bound, so that a test need not fill the whole one.
+    /// Sets a smaller budget, for tests.
     #[cfg(test)]
     pub(in crate::map) fn bound_fittings(&mut self, in_all: usize) {
         self.kernel.fittings.in_all = in_all;
     }
 
-    /// What is counted is what is there.
+    /// Checks the sizes against the entries.
     #[cfg(test)]
     pub(in crate::map) fn assert_fittings_count(&self) {
         let own = self.kernel.netns.values().filter(|entry| !entry.host);
@@ -117,7 +117,8 @@ impl NodeMap {
         assert!(fittings.room.kept() <= fittings.in_all);
     }
 
-    /// Makes sure that one more of these can be kept of a netns, at the cost of another one. If not, it is counted.
+    /// Ensures that one more entry of a netns can be kept, at the cost of another netns. Otherwise the entry is counted
+    /// as not kept.
     pub(super) fn make_room_for(&mut self, id: NetnsId, one: Fitting, at: BootNs) -> bool {
         for _ in 0..GIVERS {
             let Some(entry) = self.kernel.netns.get(&id) else { return false };
@@ -133,7 +134,7 @@ impl NodeMap {
         false
     }
 
-    /// Gives up so many bytes of what a netns has.
+    /// Drops entries of a netns until `bytes` are freed.
     fn shed(&mut self, id: NetnsId, bytes: usize, at: BootNs) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let mut given = 0;
@@ -178,7 +179,7 @@ impl NodeMap {
         self.mark_short(id);
     }
 
-    /// A dump of all this has begun, or has told all of it.
+    /// A dump of these entries has begun, or has been applied completely.
     pub(in crate::map) fn fittings_of_dump(&mut self, id: NetnsId, ended: bool) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.unkept.dump_of_fittings(ended);
@@ -196,7 +197,7 @@ impl NodeMap {
     }
 }
 
-/// The first `count` of these, in no order.
+/// The smallest `count` elements, in no order.
 fn first<T: Ord>(mut all: Vec<T>, count: usize) -> Vec<T> {
     if count > 0 && count < all.len() {
         all.select_nth_unstable(count);

@@ -1,8 +1,8 @@
-//! What other than a task holds a netns: mounts, fds, sockets, as they are told and searched for.
+//! What other than a task holds a netns: mounts, fds and sockets, as reported or found by a search.
 //!
-//! Where no end of a netns is seen, its inode may be another's by the next walk: the kernel hands it out again at once
-//! (`proc_alloc_inum`, 5.10 to 6.18). What was read of a netns is known to be that of its inode's owner for as long as
-//! something holds it that already did when it was opened. After that it is opened again.
+//! If the end of netns is not observed, an inode may belong to another netns by the next walk: the kernel reuses it at
+//! once (`proc_alloc_inum`, 5.10 to 6.18). The contents read from a netns certainly belong to its inode only as long as
+//! something holds it that already did when it was opened. After that the netns is opened again.
 
 use crate::fact::{BootNs, Holder, NetnsRef, TaskKey};
 
@@ -10,7 +10,7 @@ use super::netns::Netns;
 use super::task::TICK;
 use crate::map::{NetnsId, NodeMap};
 
-/// Holders kept per netns.
+/// Maximum number of holders of one netns.
 const MAX_HOLDERS: usize = 256;
 
 /// Since when something holds a netns.
@@ -36,8 +36,8 @@ fn is_mount(holder: &Holder) -> bool {
 }
 
 impl Netns {
-    /// It is held, and nothing that holds it is known to have done so when it was opened. A task may be known for as long
-    /// as a snapshot takes to come after its end, so it is not asked where there are mounts.
+    /// Whether the netns is held, but by nothing that is known to have held it when it was opened. A task may stay
+    /// known until the snapshot after its end, so tasks count only if there are no mounts.
     fn is_anothers_perhaps(&self) -> bool {
         let Some(opened) = self.opened.filter(|_| !self.host) else { return false };
         let held_then = |hold: &Hold| hold.since <= opened;
@@ -57,7 +57,7 @@ impl NodeMap {
         if entry.host {
             return;
         }
-        // A mount is one mount, whichever process it is seen through.
+        // A mount is the same one through any process.
         let known = entry.holders.keys().find(|known| same_hold(known, holder)).cloned();
         if let Some(known) = known {
             let before = entry.holders.remove(&known);
@@ -74,7 +74,8 @@ impl NodeMap {
         }
     }
 
-    /// What holds a netns has changed: its inode may be another's, if nothing has held it since it was opened.
+    /// The holders of a netns have changed: reopens it if nothing has held it since it was opened, because its inode
+    /// may belong to another netns.
     pub(super) fn doubt_inode(&mut self, id: NetnsId, at: BootNs) {
         if self.sight.teardown_end || self.scheduler.opens(id) {
             return;
@@ -84,7 +85,7 @@ impl NodeMap {
         }
     }
 
-    /// A whole pass over a part of the holders did not meet these.
+    /// A complete pass over a part of the holders has ended; removes those that it did not find.
     pub(in crate::map) fn sweep_holders(&mut self, began: BootNs, part: impl Fn(&Holder) -> bool) {
         let mut lost = Vec::new();
         for entry in self.kernel.netns.values_mut() {
@@ -100,12 +101,12 @@ impl NodeMap {
         }
     }
 
-    /// A search for the holders of one netns has ended; those it did not meet have let go.
+    /// A search for the holders of one netns has ended; removes those that it did not find.
     pub(in crate::map) fn searched(&mut self, netns: &NetnsRef, complete: bool, at: BootNs) {
         let Some(id) = self.find(netns) else { return };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let last = entry.searched.and_then(|(at, complete)| complete.then_some(at));
-        // One that could not read everything does not outrank one that could.
+        // An incomplete search does not replace a complete one.
         if complete || !entry.searched.is_some_and(|(_, complete)| complete) {
             entry.searched = Some((at, complete));
         }
@@ -114,8 +115,8 @@ impl NodeMap {
             let bare = entry.holders.is_empty();
             entry.bare_searches = if bare { entry.bare_searches.saturating_add(1) } else { 0 };
         }
-        // Known by a mount or a task that has gone since, never opened, and nothing holds it: where its
-        // end cannot be seen, that is its end.
+        // Known by a mount or a task that has ended, never opened, and without holders: where the end of a netns is not
+        // observed, this is its end.
         let held = !entry.holders.is_empty() || !entry.tasks.is_empty();
         let listed = entry.names.cookie.is_some() || entry.names.nsid.is_some();
         if complete && !held && !listed && entry.opened.is_none() && !entry.host {

@@ -1,10 +1,9 @@
-//! Which netns a fact speaks of.
+//! Which netns a fact is about.
 //!
-//! Only the cookie identifies a netns for as long as the node runs. The nsfs inode is handed out
-//! again at once (`ns_free_inum`), the nsid likewise (`net->netns_ids`), so each name leads to the
-//! netns that had it **last**, and a name that turns up beside a contradicting one has moved on to
-//! another netns. A netns without a cookie has a provisional identity with a generation, which is
-//! bumped whenever the former owner of the name is seen to die.
+//! Only the cookie identifies a netns for as long as the node runs. The nsfs inode is reused at once (`ns_free_inum`),
+//! and so is the nsid (`net->netns_ids`), so each name maps to the netns that had it **last**, and a name that appears
+//! together with a contradicting one has moved to another netns. A netns without a cookie has a provisional identity
+//! with a generation, which is incremented when the former owner of the name is seen to end.
 
 use std::fmt;
 
@@ -26,13 +25,13 @@ impl NetnsId {
     }
 }
 
-/// What identifies a netns within a boot, for ids and for the history.
+/// Identifies a netns within a boot, in ids and in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Identity {
     Cookie(u64),
-    /// By its inode, the how-many-eth owner of it.
+    /// The inode, and the number of its former owners.
     Inode(u32, u32),
-    /// By its nsid, the how-many-eth owner of it.
+    /// The nsid, and the number of its former owners.
     Nsid(i32, u32),
 }
 
@@ -46,7 +45,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Names to netns, each to its latest owner.
+/// Maps each name to the netns that had it last.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Names {
     provisional: bool,
@@ -68,7 +67,7 @@ impl Names {
         self.host = self.usable(&host);
     }
 
-    /// Without what this mode must not use.
+    /// Drops the cookie in provisional mode.
     fn usable(&self, netns: &NetnsRef) -> NetnsRef {
         let mut usable = *netns;
         if self.provisional {
@@ -77,7 +76,7 @@ impl Names {
         usable
     }
 
-    /// The owner of these names, looked up by the strongest one that leads anywhere.
+    /// The owner of these names, looked up by the strongest one.
     pub(in crate::map) fn find(&self, netns: &NetnsRef) -> Option<NetnsId> {
         let netns = self.usable(netns);
         if let Some(cookie) = netns.cookie {
@@ -116,7 +115,7 @@ impl Names {
         }
     }
 
-    /// Takes a dead netns's names away, where it still owns them.
+    /// Removes the names of an ended netns, unless they have moved to another.
     fn unbind(&mut self, id: NetnsId, names: &NetnsRef) {
         if let Some(cookie) = names.cookie
             && self.cookies.get(&cookie) == Some(&id)
@@ -143,9 +142,9 @@ impl Names {
 }
 
 impl NodeMap {
-    /// The netns that these names belong to; a new one when they are new. Names that were known apart
-    /// become one netns, and a name whose owner contradicts another name here changes its owner.
-    /// `None` for a reference without a usable name.
+    /// The netns that these names belong to; creates it if the names are new. Entries that turn out to have names in
+    /// common are merged, and a name whose owner contradicts another name in `netns` moves to the new owner. `None` for
+    /// a reference without a usable name.
     pub(in crate::map) fn resolve(&mut self, netns: &NetnsRef, at: BootNs) -> Option<NetnsId> {
         let names = self.kernel.names.usable(netns);
         // The usual case: one known name, or several that agree.
@@ -159,7 +158,7 @@ impl NodeMap {
         if names == NetnsRef::default() || self.kernel.tombstones.buried(&names, at) {
             return None;
         }
-        // Late word about a dying netns: its nsid may be somebody else's by now.
+        // A late fact about a netns in teardown: its nsid may belong to another netns by now.
         if let Some(id) =
             names.cookie.and_then(|cookie| self.kernel.names.cookies.get(&cookie)).copied()
             && self.kernel.netns.get(&id).is_some_and(|entry| entry.dying.is_some())
@@ -169,11 +168,11 @@ impl NodeMap {
         let mut owner = None;
         for id in self.owners(&names) {
             let Some(entry) = self.kernel.netns.get(&id) else { continue };
-            // Nothing new comes into a netns that is being torn down, so an inode or nsid heard of
-            // after that is another's already.
+            // Nothing new enters a netns in teardown, so an inode or nsid reported after that already belongs to
+            // another netns.
             let moved_on = names.cookie.is_none() && entry.dying.is_some_and(|since| since < at);
             if moved_on || agree(&entry.names, &names) == Agreement::Contradiction {
-                // A walk that began before this one was made speaks of who had the name until then.
+                // A walk that began before this netns was created refers to the previous owner of the name.
                 if at < entry.first_seen {
                     return None;
                 }
@@ -193,9 +192,8 @@ impl NodeMap {
         })
     }
 
-    /// Whose death is told by these names: every entry that goes by one of them, for an end may be told
-    /// before its names were learned to belong together. Not one that came later and has the inode or
-    /// nsid of the dead.
+    /// The entries whose end these names report: every entry with one of them, because an end may be reported before
+    /// its names were known to belong together. Excludes a later netns that has reused the inode or nsid.
     pub(in crate::map) fn meant_by_death(&self, netns: &NetnsRef, at: BootNs) -> Vec<NetnsId> {
         let names = self.kernel.names.usable(netns);
         let mut ids = self.owners(&names);
@@ -210,7 +208,7 @@ impl NodeMap {
         ids
     }
 
-    /// Whoever is known by any of these names, the cookie's owner first.
+    /// The netns known by any of these names, the cookie's owner first.
     pub(in crate::map) fn owners(&self, names: &NetnsRef) -> Vec<NetnsId> {
         let mut owners = Vec::with_capacity(3);
         let by_cookie = names.cookie.and_then(|cookie| self.kernel.names.cookies.get(&cookie));
@@ -241,7 +239,7 @@ impl NodeMap {
         id
     }
 
-    /// `id` is also known by these names.
+    /// Adds names to a netns.
     fn learn(&mut self, id: NetnsId, names: &NetnsRef) {
         self.add_names(id, names);
         self.announce(id);
@@ -253,24 +251,24 @@ impl NodeMap {
         entry.learn_names(names);
         self.conflict.rewired();
         let identity = self.kernel.names.identity(&entry.names);
-        // The cookie is stronger than any provisional identity; a provisional one is kept as it was
-        // when it was made, for it must not change with the names learned later. Nor with a cookie once
-        // tenures were told by it: from 5.7 to 5.11 a netns has none until somebody asks for it (`net_gen_cookie`).
+        // A cookie replaces a provisional identity. A provisional identity is kept as it was created, whatever names
+        // are learned later, and also if tenures were already reported with it: from 5.7 to 5.11 a netns has no cookie
+        // until somebody asks for it (`net_gen_cookie`).
         if matches!(identity, Identity::Cookie(_)) && !entry.announced {
             entry.identity = identity;
         }
         self.kernel.names.bind(id, &entry.names);
     }
 
-    /// These names of `id` belong to somebody else now: the kernel gives a name out again only when its
-    /// owner is being destroyed.
+    /// These names of `id` belong to another netns now: the kernel reuses a name only when its owner is being
+    /// destroyed.
     fn take_names(&mut self, id: NetnsId, names: &NetnsRef, at: BootNs) {
         self.changes.mark(Kinds::NETNS);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let host = entry.host;
         if entry.names.inode.is_some() && entry.names.inode == names.inode {
-            // An inode is freed at the very end (`net_free`, or `ns_free_inum` in `cleanup_net`
-            // after the devices are gone).
+            // An inode is freed at the very end (`net_free`, or `ns_free_inum` in `cleanup_net` after the devices are
+            // gone).
             if !host {
                 self.remove_netns(id, at, "netns-gone");
             }
@@ -286,7 +284,7 @@ impl NodeMap {
         }
     }
 
-    /// Two entries turn out to be one netns: `other` goes into `id`.
+    /// Two entries turn out to be one netns: merges `other` into `id`.
     fn merge(&mut self, id: NetnsId, other: NetnsId) {
         self.changes.mark(Kinds::ALL);
         let Some(mut gone) = self.kernel.netns.remove(&other) else { return };
@@ -331,7 +329,7 @@ impl NodeMap {
         self.kernel.names.free_nsid(id, nsid);
     }
 
-    /// Forgets a netns: its names are free, its addresses ended.
+    /// Removes a netns: frees its names and ends its addresses.
     pub(in crate::map) fn remove_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
         self.changes.mark(Kinds::ALL);
         self.end_all_tenures(id, at, ended_by);
@@ -346,7 +344,7 @@ impl NodeMap {
             self.count_holders(key.local);
             self.ipam.touch(key.local);
         }
-        // A guess by the IP may be its next holder.
+        // An owner guessed by the IP may be the IP's next holder.
         if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp) {
             self.bereave(&owner.sandbox, at);
         }
@@ -370,11 +368,11 @@ fn is_host(host: &NetnsRef, names: &NetnsRef) -> bool {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Agreement {
-    /// Every name given is already this entry's.
+    /// Every given name is already this entry's.
     Same,
-    /// None is another's, some are new to this entry.
+    /// None contradicts; some are new to this entry.
     Compatible,
-    /// At least one cannot be this entry's.
+    /// At least one contradicts this entry.
     Contradiction,
 }
 
@@ -393,7 +391,7 @@ fn agree(entry: &NetnsRef, names: &NetnsRef) -> Agreement {
         one(entry.nsid, names.nsid),
     ];
     if all.contains(&Agreement::Contradiction) {
-        // With one cookie it is one netns: an nsid or inode that differs is stale knowledge of ours.
+        // With the same cookie it is the same netns: a different nsid or inode only means that the map's is outdated.
         if entry.cookie.is_some() && entry.cookie == names.cookie {
             return Agreement::Compatible;
         }

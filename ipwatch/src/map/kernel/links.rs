@@ -1,4 +1,4 @@
-//! Devices come, change and go, and with them what stands on them: addresses, routes, neighbours.
+//! Devices, and what is removed with them: addresses, routes, neighbours.
 
 use crate::fact::{BootNs, Link, NetnsRef, Origin};
 
@@ -7,7 +7,7 @@ use super::netns::LinkEntry;
 use super::tombstones::Tombstone;
 use crate::map::{AddressEntry, AddressId, NodeMap};
 
-/// Links kept per netns. The host has one for each pod.
+/// Maximum number of links of one netns. The host has one for each pod.
 const MAX_LINKS: usize = 8_192;
 
 impl NodeMap {
@@ -48,7 +48,8 @@ impl NodeMap {
             }
         }
         entry.pair_up(link.ifindex);
-        // Not of one that never was up: its first route may be told before its birth, by another socket.
+        // Only if it was up before: the first route of a new device may be reported before the device, by another
+        // socket.
         if went_down {
             entry.wiring.forget_routes(link.ifindex, at);
             self.conflict.readdressed();
@@ -81,7 +82,7 @@ impl NodeMap {
         self.forget_device_neighbours(id, ifindex);
         self.refit(id);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        // Where probes tell of addresses they tell of these too, and in order.
+        // If probes report addresses, they report these deletions too, in order.
         if hearsay {
             return;
         }
@@ -111,8 +112,7 @@ impl NodeMap {
     }
 }
 
-/// The driver that is known of the device behind a link, if that is the same device still. Only a dump
-/// tells it.
+/// The known driver of the device behind a link, if it is still the same device. Only a dump reports the driver.
 fn same_driver(known: &Link, new: &Link) -> Option<String> {
     let (known, new) = (known.parent.as_ref()?, new.parent.as_ref()?);
     let same = known.bus == new.bus && known.address == new.address;

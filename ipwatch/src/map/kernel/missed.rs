@@ -1,7 +1,7 @@
-//! What a snapshot of the tasks shows that no event had told.
+//! Changes that a snapshot of the tasks shows and no event reported.
 //!
-//! It is repaired at once, by the snapshot itself. It is counted only when a later snapshot confirms it, after any
-//! event that was still on its way: a task that comes or goes while all are listed is no event that was missed.
+//! The snapshot itself repairs them at once. They are counted only when a later snapshot confirms them, after any event
+//! that was still on its way: a task that starts or ends during the snapshot is not a missed event.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use crate::fact::{BootNs, Task, TaskKey};
 use crate::map::NodeMap;
 
 const SEC: u64 = 1_000_000_000;
-/// Events come sooner: the slowest is that of a process that does not end, after some 1.3 s.
+/// Upper bound for the delay of events: the slowest one, of a process that does not end, takes about 1.3 s.
 const DELAY: u64 = 3 * SEC;
-/// A task that is younger is told in a moment, if it does not end before: a snapshot that meets it tells nothing.
+/// A younger task is about to be reported by an event, unless it ends before: finding it in a snapshot means nothing.
 const YOUNG: u64 = SEC;
-/// Nanoseconds of a tick (USER_HZ), in which start times are told.
+/// Nanoseconds of a tick (USER_HZ), the unit of start times.
 const TICK: u64 = 10_000_000;
-/// More is one trouble, and not as many.
+/// Maximum number of suspects. More have a common cause.
 const MOST: usize = 4096;
 
-/// Events by the names that `doctor` has for them.
+/// Events, by their names in `doctor`.
 pub(in crate::map) const EVENTS: [&str; 4] =
     ["process-fork", "process-exit", "netns-release", "netns-join"];
 
-/// What seems to have been missed.
+/// The kind of event that seems to have been missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::map) enum Event {
     Fork,
@@ -42,15 +42,15 @@ impl Event {
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Missed {
-    /// What is to be confirmed, and the snapshot that showed it.
+    /// To be confirmed, with the time of the snapshot that showed it.
     suspects: BTreeMap<(TaskKey, Event), BootNs>,
     counts: BTreeMap<&'static str, u64>,
-    /// When the last whole snapshot began.
+    /// When the last complete snapshot began.
     before: BootNs,
 }
 
 impl Missed {
-    /// An event told of this task after all.
+    /// An event reported this task after all.
     pub(in crate::map) fn told(&mut self, key: &TaskKey) {
         for event in Event::ALL {
             self.suspects.remove(&(*key, event));
@@ -63,8 +63,8 @@ impl Missed {
         }
     }
 
-    /// Of one that nobody had told of: it was made since the last snapshot, or it was somewhere else. A thread that
-    /// ends is not told of while its leader stands for it.
+    /// A snapshot shows an unreported task: it was created since the last snapshot, or has moved here. The end of a
+    /// thread is not reported while its leader represents it.
     pub(in crate::map) fn appeared(&mut self, task: &Task, at: BootNs) {
         let made = task.key.start.saturating_mul(TICK) >= self.before.0;
         let ends = task.exiting || task.killed;
@@ -85,14 +85,14 @@ impl Missed {
         self.suspect(key, Event::Exit, at);
     }
 
-    /// One that went before a second look at how it came is not missed.
+    /// A task that ended before its appearance was confirmed is not missed.
     pub(in crate::map) fn vanished(&mut self, key: TaskKey, at: BootNs) {
         if !Event::ALL.iter().any(|event| self.suspects.contains_key(&(key, *event))) {
             self.suspect(key, Event::Release, at);
         }
     }
 
-    /// A snapshot that began then is whole; `here` are those that it met.
+    /// A complete snapshot that began at `began` has ended; `here` tells whether it has a task.
     fn confirm(&mut self, began: BootNs, here: impl Fn(&TaskKey) -> bool) {
         self.before = began;
         let counts = &mut self.counts;
@@ -107,25 +107,25 @@ impl Missed {
         });
     }
 
-    /// When the next snapshot is wanted, to be sure.
+    /// When the next snapshot is needed to confirm a suspect.
     fn due(&self) -> Option<BootNs> {
         self.suspects.values().map(|at| at.plus(DELAY)).min()
     }
 }
 
 impl NodeMap {
-    /// Whether what a snapshot shows is to be compared with what events told.
+    /// Whether snapshots are to be compared with events.
     pub(in crate::map) fn compares(&self) -> bool {
         self.sight.tasks && self.kernel.task_snapshots > 0 && !self.is_unsettled()
     }
 
-    /// Whether an event will tell of this task in a moment, so that a snapshot need not.
+    /// Whether an event is about to report this task, so that the snapshot need not.
     pub(in crate::map) fn is_told_soon(&self, task: &Task, at: BootNs) -> bool {
         let age = at.0.saturating_sub(task.key.start.saturating_mul(TICK));
         self.sight.tasks && self.kernel.task_snapshots > 0 && age < YOUNG
     }
 
-    /// A whole snapshot has ended.
+    /// A complete snapshot has ended.
     pub(in crate::map) fn confirm_missed(&mut self, began: BootNs) {
         let tasks = &self.kernel.tasks;
         self.kernel.missed.confirm(began, |key| tasks.get(key).is_some());
@@ -134,7 +134,7 @@ impl NodeMap {
         }
     }
 
-    /// Events that no probe told, by their names in `doctor`.
+    /// Number of events that no probe reported, by their names in `doctor`.
     #[must_use]
     pub fn missed_events(&self) -> BTreeMap<&'static str, u64> {
         let count = |name: &str| self.kernel.missed.counts.get(name).copied().unwrap_or_default();

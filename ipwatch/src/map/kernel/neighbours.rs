@@ -1,4 +1,4 @@
-//! Neighbour entries: what netlink and the probe say of them, and what of it is a claim.
+//! Neighbour entries, as netlink and the probe report them, and the claims that they imply.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use super::tombstones::Tombstone;
 use crate::map::conflict::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
 use crate::map::{NetnsId, NodeMap};
 
-/// Neighbours kept per netns; the oldest word goes first. The kernel's own limit for the whole machine
-/// (`gc_thresh3`) is 1024.
+/// Maximum number of neighbours of one netns; those with the oldest reports are dropped first. The kernel's own limit
+/// for the whole machine (`gc_thresh3`) is 1024.
 const MAX_NEIGHBOURS: usize = 4096;
-/// The part of them that goes at a time.
+/// Fraction of them that is dropped at a time.
 const OLDEST: usize = 16;
 
 /// `NUD_*`, `include/uapi/linux/neighbour.h` and `include/net/neighbour.h`.
@@ -20,10 +20,9 @@ const NUD_REACHABLE: u16 = 0x02;
 const NUD_NOARP: u16 = 0x40;
 const NUD_VALID: u16 = 0xde;
 
-/// A neighbour entry and when it last changed.
+/// A neighbour entry, and when it changed.
 #[derive(Debug, Clone)]
 pub struct NeighbourEntry {
-    /// The entry.
     pub neighbour: Neighbour,
     /// Last change of MAC or state.
     pub changed: BootNs,
@@ -44,13 +43,13 @@ fn is_reachable(neighbour: &Neighbour) -> bool {
     neighbour.state & NUD_REACHABLE != 0
 }
 
-/// Set by hand, or one that no packet changes.
+/// Whether it was set manually, or is of a kind that no packet changes.
 fn is_fixed(neighbour: &Neighbour) -> bool {
     neighbour.admin || neighbour.state & (PERMANENT | NUD_NOARP) != 0
 }
 
-/// The MAC of which this word says that it was just heard for the IP. A dump tells of entries that were
-/// there, and not when: one that is confirmed may be so by who had the IP before.
+/// The MAC that, according to this report, was just heard for the IP. A dump reports existing entries without a time:
+/// an entry that is confirmed may have been confirmed by the previous holder of the IP.
 pub(in crate::map) fn heard(
     known: Option<&Neighbour>,
     new: &Neighbour,
@@ -79,8 +78,8 @@ impl NodeMap {
         let key = (new.ifindex, new.ip);
         let known = entry.neighbours.get(&key);
         if known.is_some_and(|known| known.touched > at) {
-            // Netlink was read sooner and tells how the entry is since then. Whom the kernel heard before
-            // that is told by the probe alone.
+            // Netlink was read earlier and reports the newer state. Only the probe reports which MAC the kernel heard
+            // before that.
             if origin == Origin::Probe {
                 self.hear_neighbour(id, new, None, at, (true, false));
             }
@@ -135,7 +134,7 @@ impl NodeMap {
         }
     }
 
-    /// One less is kept, whether it is gone or not.
+    /// Drops an entry, whether or not it still exists in the kernel.
     pub(super) fn forget_neighbour(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.neighbours.remove(&(ifindex, ip));
@@ -143,7 +142,8 @@ impl NodeMap {
         self.kernel.news.changed(id, ifindex, ip);
     }
 
-    /// Makes room in a netns that has as many as are kept of one: some at a time, for to find them is a walk over all.
+    /// Makes room in a netns with the maximum number of entries: several at a time, because finding the oldest takes a
+    /// scan.
     fn forget_oldest_neighbours(&mut self, id: NetnsId, at: BootNs) {
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let mut all: Vec<(BootNs, (u32, IpAddr))> =
@@ -170,7 +170,7 @@ impl NodeMap {
         self.refit(id);
     }
 
-    /// A device is gone, and with it what its entries said.
+    /// A device was removed, and its entries with it.
     pub(in crate::map) fn forget_device_neighbours(&mut self, id: NetnsId, ifindex: u32) {
         if let Some(entry) = self.kernel.netns.get_mut(&id) {
             entry.neighbours.retain(|(on, _), _| *on != ifindex);
@@ -178,13 +178,13 @@ impl NodeMap {
         self.conflict.forget_device(id, ifindex);
     }
 
-    /// The same of a whole netns.
+    /// As [`NodeMap::forget_device_neighbours`], for a whole netns.
     pub(in crate::map) fn forget_netns_neighbours(&mut self, id: NetnsId) {
         self.conflict.forget_netns(id);
     }
 }
 
-/// Whether an entry of this state has no answer.
+/// Whether an entry in this state has no answer.
 pub(in crate::map) fn is_silent(state: u16) -> bool {
     state & NUD_VALID == 0 && state & INCOMPLETE_OR_FAILED != 0
 }

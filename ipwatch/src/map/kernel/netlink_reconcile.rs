@@ -1,7 +1,7 @@
-//! Netlink's word on addresses against the probes'. Where probes tell of addresses netlink only repeats
-//! them, and its word neither makes nor ends one (`netns`). But a probe can miss: the kernel skips a program
-//! that runs on that CPU already (`bpf_prog_enter_recur`, 6.1 to 6.18) and counts it, which is read every
-//! ten seconds. So what netlink says and no probe has confirmed after a while has the netns read anew.
+//! Compares netlink's reports of addresses with those of probes. If probes report addresses, netlink only repeats them,
+//! and neither adds nor removes an address (`addresses`). But a probe can miss one: the kernel skips a program that is
+//! already running on the same CPU (`bpf_prog_enter_recur`, 6.1 to 6.18) and counts it, and the count is read every ten
+//! seconds. Therefore, if netlink reports something that no probe confirms after a while, the netns is read again.
 
 use std::collections::VecDeque;
 
@@ -10,27 +10,27 @@ use crate::fact::BootNs;
 use super::tombstones::Tombstone;
 use crate::map::{AddressId, NetnsId, NodeMap};
 
-/// How far apart the two may come: both are read by one task, each from a queue of its own.
+/// Maximum delay between the two: one task reads both, each from a queue of its own.
 const APART: u64 = 500_000_000;
-/// Doubts at a time. In a storm of more the oldest are forgotten, and the count of what was missed decides.
+/// Maximum number of doubts. If there are more, the oldest are dropped, and the counter of skipped programs decides.
 const MOST: usize = 1_024;
 
-/// What netlink said.
+/// A report by netlink.
 #[derive(Debug)]
 struct Doubt {
     at: BootNs,
     netns: NetnsId,
     key: AddressId,
-    /// That it is there; else that it is gone.
+    /// Whether the address was added rather than removed.
     there: bool,
 }
 
-/// What no probe has confirmed yet, the oldest first.
+/// Reports that no probe has confirmed yet, the oldest first.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Unconfirmed(VecDeque<Doubt>);
 
 impl Unconfirmed {
-    /// Netlink has said that an address is there, or gone, and the map knows otherwise.
+    /// Netlink reported that an address was added or removed, and the map disagrees.
     pub(in crate::map) fn raise(
         &mut self,
         netns: NetnsId,
@@ -50,13 +50,13 @@ impl Unconfirmed {
 }
 
 impl NodeMap {
-    /// Looks at the doubts that no probe has settled by now; when the next one is due.
+    /// Handles the doubts that no probe has settled by `now`. Returns when the next one is due.
     pub(in crate::map) fn settle_doubts(&mut self, now: BootNs) -> Option<BootNs> {
         while self.kernel.netlink_reconcile.due().is_some_and(|due| due <= now) {
             let Some(doubt) = self.kernel.netlink_reconcile.0.pop_front() else { break };
             let Some(entry) = self.kernel.netns.get(&doubt.netns) else { continue };
             let known = entry.addresses.get(&doubt.key);
-            // What a probe told shortly before is what netlink repeated, or newer than that.
+            // A slightly earlier report by a probe is the one that netlink repeats, or newer.
             let lately = BootNs(doubt.at.0.saturating_sub(APART));
             let missed = if doubt.there {
                 let buried = Tombstone::Address(doubt.netns, doubt.key);

@@ -1,9 +1,9 @@
-//! What is in a netns, its devices (`links`) and addresses (`addresses`) apart, and the rules of order between
-//! events and dumps.
+//! The contents of a netns, except devices (`links`) and addresses (`addresses`), and the rules of order between events
+//! and dumps.
 //!
-//! An entry remembers the time of the fact that last touched it. A fact older than that is ignored;
-//! a deletion leaves a tombstone for a while, so that a dump which read the entry before the deletion
-//! cannot bring it back. A finished dump sweeps what was last touched before it began.
+//! An entry stores the time of the fact that last touched it. An older fact is ignored; a deletion leaves a tombstone
+//! for a while, so that a dump which read the entry before the deletion cannot revive it. A complete dump removes what
+//! was last touched before it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,44 +22,41 @@ use crate::map::{Identity, Kinds, NetnsId, NodeMap, Owner, Tick};
 /// One network namespace.
 #[derive(Debug)]
 pub struct Netns {
-    /// Its id in this map.
     pub id: NetnsId,
-    /// What identifies it within the boot.
     pub identity: Identity,
-    /// Every name known of it.
+    /// Every known name.
     pub names: NetnsRef,
-    /// It is the host's own.
+    /// Whether it is the host's.
     pub host: bool,
-    /// When it was first heard of.
+    /// When it was first reported.
     pub first_seen: BootNs,
-    /// When its teardown was seen to begin, or its nsid was taken away.
+    /// When its teardown was seen to begin, or its nsid was removed.
     pub dying: Option<BootNs>,
-    /// When the dump began that was the last to tell its addresses whole.
+    /// When the last complete dump of its addresses began.
     pub opened: Option<BootNs>,
-    /// When the dump of its addresses began that is being applied.
+    /// When the current dump of its addresses began.
     pub(super) dumping: Option<BootNs>,
-    /// The same of its neighbours.
+    /// When the current dump of its neighbours began.
     pub(super) dumping_neighbours: Option<BootNs>,
     pub(super) unkept: Unkept,
-    /// Its addresses have been told as tenures.
+    /// Whether its addresses have been reported as tenures.
     pub(super) announced: bool,
     pub(super) touched: BootNs,
     /// When something within it last changed: see `changes`.
     pub(super) changed: Tick,
     pub(super) links: BTreeMap<u32, LinkEntry>,
-    /// Of these, those that have a pod's name and their other end in this netns too.
+    /// Those of `links` that have a pod's device name and their other end in this netns too.
     pairs: BTreeSet<u32>,
     pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
     pub(super) wiring: Topology,
-    /// With the cgroup of each, which is asked for often.
+    /// Each with its cgroup, because it is needed often.
     pub(super) tasks: BTreeMap<TaskKey, Option<Rc<str>>>,
     pub(super) holders: BTreeMap<Holder, Hold>,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
-    /// The newest searches, so many, found nothing that holds it.
+    /// Number of consecutive complete searches that found no holder.
     pub(super) bare_searches: u32,
-    /// Whose it is.
     pub(super) owner: Option<Owner>,
     /// Who owns its user namespace, once somebody has looked.
     pub(super) user: Option<u32>,
@@ -67,11 +64,11 @@ pub struct Netns {
     pub(super) idle_since: Option<BootNs>,
 }
 
-/// A link and when it was last told of.
+/// A link and when it was reported.
 #[derive(Debug, Clone)]
 pub struct LinkEntry {
     pub link: Link,
-    /// First seen.
+    /// First reported.
     pub since: BootNs,
     /// Time of the newest fact.
     pub touched: BootNs,
@@ -122,7 +119,7 @@ impl Netns {
         }
     }
 
-    /// Takes over what an entry held that turned out to be this same netns: the newer word wins.
+    /// Merges an entry that turned out to be the same netns: the newer report wins.
     pub(in crate::map) fn absorb(&mut self, other: &mut Netns) {
         self.first_seen = self.first_seen.min(other.first_seen);
         self.touched = self.touched.max(other.touched);
@@ -146,12 +143,12 @@ impl Netns {
         self.links.values()
     }
 
-    /// Those of them that have a pod's name and their other end in this netns too, by index.
+    /// Its links that have a pod's device name and their other end in this netns too, by index.
     pub fn pairs(&self) -> impl Iterator<Item = &LinkEntry> {
         self.pairs.iter().filter_map(|ifindex| self.links.get(ifindex))
     }
 
-    /// A link has come, changed or gone.
+    /// Updates `pairs` after a link was added, changed or removed.
     pub(in crate::map) fn pair_up(&mut self, ifindex: u32) {
         let is_pair = self.links.get(&ifindex).is_some_and(|known| {
             let link = &known.link;
@@ -164,7 +161,6 @@ impl Netns {
         }
     }
 
-    /// One link.
     #[must_use]
     pub fn link(&self, ifindex: u32) -> Option<&Link> {
         self.links.get(&ifindex).map(|entry| &entry.link)
@@ -188,44 +184,45 @@ impl Netns {
         self.wiring.vlans(ifindex)
     }
 
-    /// Where a table's most exact route leads to an IP.
+    /// The next hops of a table's most specific route to an IP.
     pub(in crate::map) fn hops_to(&self, ip: IpAddr, table: u32) -> impl Iterator<Item = &Hop> {
         self.wiring.hops_to(ip, table)
     }
 
-    /// Whether something within it has changed since.
+    /// Whether something within it changed after `since`.
     pub(in crate::map) fn changed_since(&self, since: Tick) -> bool {
         self.changed > since
     }
 
-    /// What of it was beyond the bounds and is not kept: addresses, links, neighbours, routes and what else it has.
+    /// Number of its entries that exceed the bounds and are not kept: addresses, links, neighbours, routes and the
+    /// rest.
     pub(in crate::map) fn beyond_bounds(&self) -> u64 {
         self.unkept.all()
     }
 
-    /// The tasks known in it: processes, and threads whose process is not.
+    /// Its known tasks: processes, and threads whose process is not in it.
     pub fn tasks(&self) -> impl ExactSizeIterator<Item = &TaskKey> {
         self.tasks.keys()
     }
 
-    /// The same tasks, each with its cgroup as far as that is known.
+    /// Its known tasks, each with its cgroup if known.
     pub fn cgroups(&self) -> impl Iterator<Item = (&TaskKey, Option<&str>)> {
         self.tasks.iter().map(|(task, cgroup)| (task, cgroup.as_deref()))
     }
 
-    /// A task in it has this cgroup.
+    /// Sets the cgroup of a task in it.
     pub(super) fn has_cgroup(&mut self, task: TaskKey, cgroup: Option<Rc<str>>) {
         if let Some(known) = self.tasks.get_mut(&task) {
             *known = cgroup;
         }
     }
 
-    /// An fd or a socket holds it, which only another search can tell the end of.
+    /// Whether an fd or a socket holds it: only another search can show that it was closed.
     pub(in crate::map) fn has_hidden_holder(&self) -> bool {
         self.holders.keys().any(|holder| !matches!(holder, Holder::Mount { .. }))
     }
 
-    /// What else holds it.
+    /// Its holders other than tasks.
     pub fn holders(&self) -> impl Iterator<Item = &Holder> {
         self.holders.keys()
     }
@@ -236,20 +233,20 @@ impl Netns {
         self.searched
     }
 
-    /// A complete search after `since` found no fd and no socket that holds it.
+    /// Whether a complete search after `since` found no fd and no socket that holds it.
     pub(in crate::map) fn is_bare_since(&self, since: BootNs) -> bool {
         self.searched.is_some_and(|(at, complete)| complete && at >= since)
             && !self.has_hidden_holder()
     }
 
-    /// More than one complete search found nothing that holds it: what does is within the kernel. One may
-    /// have fallen between the last holder's end and the netns's own.
+    /// Whether more than one complete search found no holder, so that something within the kernel holds it. A single
+    /// search may have run between the end of the last holder and that of the netns.
     #[must_use]
     pub fn held_by_kernel(&self) -> bool {
         self.bare_searches > 1 && self.holders.is_empty()
     }
 
-    /// The sandbox it was made for, as far as was ever known.
+    /// The sandbox it was made for, if that was ever known.
     #[must_use]
     pub fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
@@ -292,7 +289,7 @@ impl NodeMap {
     pub(in crate::map) fn touch_netns(&mut self, id: NetnsId, at: BootNs) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.touched = entry.touched.max(at);
-        // On `net->list` after all: it was called dying by a torn walk.
+        // It is in `net->list` after all: an inconsistent walk had reported its teardown.
         if entry.dying.is_some_and(|since| since < at) {
             entry.dying = None;
             self.changes.mark(Kinds::ALL);
@@ -302,14 +299,14 @@ impl NodeMap {
         }
     }
 
-    /// The teardown has begun. Without sight of its end this is the last that is ever heard.
+    /// The teardown has begun. If ends of teardowns are not observed, this is the last report of the netns.
     pub(in crate::map) fn netns_dying(&mut self, netns: &NetnsRef, at: BootNs) {
         let ids = self.meant_by_death(netns, at);
         if ids.is_empty() {
             self.graves_for_unknown(netns, at);
         }
-        // `unhash_nsid` (net/core/net_namespace.c, 6.12) frees an nsid and tells of it then: by that time it may be
-        // another netns's, which lives.
+        // `unhash_nsid` (net/core/net_namespace.c, 6.12) frees an nsid before it reports that: by then the nsid may
+        // belong to another, living netns.
         let by_nsid = netns.cookie.is_none() && netns.inode.is_none();
         for id in ids {
             self.mark_dying(id, at);
@@ -319,7 +316,7 @@ impl NodeMap {
         }
     }
 
-    /// A netns that nobody has told of yet dies: what is still queued about it must not bring it to life.
+    /// An unknown netns ends: facts about it that are still queued must not create it.
     fn graves_for_unknown(&mut self, netns: &NetnsRef, at: BootNs) {
         if let Some(nsid) = netns.nsid {
             self.kernel.tombstones.netns(&NetnsRef::nsid(nsid), at);
@@ -332,8 +329,8 @@ impl NodeMap {
         if entry.host {
             return;
         }
-        // The end of a teardown is told by cookie and inode: of a netns that is known by its nsid alone
-        // nothing more would ever be heard.
+        // The end of a teardown is reported by cookie and inode: of a netns known only by its nsid it would never be
+        // noticed.
         let nameable = entry.names.cookie.is_some() || entry.names.inode.is_some();
         if !seen_to_end || !nameable {
             self.remove_netns(id, at, "netns-gone");
@@ -364,7 +361,7 @@ impl NodeMap {
         self.kernel.tombstones.netns(netns, at);
     }
 
-    /// A whole walk of `net->list` did not meet these: they are being torn down, or gone.
+    /// A complete walk of `net->list` has ended: netns that it did not find are in teardown, or removed.
     pub(in crate::map) fn sweep_netns(&mut self, began: BootNs) {
         // A walk that began before the loss cannot make up for it.
         if self.lost.take_if(|lost| *lost < began).is_some() {
@@ -381,7 +378,7 @@ impl NodeMap {
             .values()
             .filter(|entry| !entry.host && entry.dying.is_none())
             .filter(|entry| entry.touched < began && entry.first_seen < began)
-            // A netns known by its nsid alone cannot be met by a walk, which does not read nsids.
+            // A walk cannot find a netns known only by its nsid, because it does not read nsids.
             .filter(|entry| entry.names.inode.is_some() || entry.names.cookie.is_some())
             .map(|entry| entry.id)
             .collect();
@@ -393,7 +390,7 @@ impl NodeMap {
         }
     }
 
-    /// What is told with the time `at` from now on is this dump's.
+    /// A dump has begun: facts with the time `at` belong to it.
     pub(in crate::map) fn dump_began(&mut self, scope: &Scope, at: BootNs) {
         let (Scope::Addresses { netns } | Scope::Neighbours { netns } | Scope::Links { netns }) =
             scope
@@ -408,14 +405,14 @@ impl NodeMap {
                 self.unkept_of_dump(id, false);
             }
             Scope::Neighbours { .. } => entry.dumping_neighbours = Some(at),
-            // Links come first of all that is read of a netns, and routes last.
+            // Links are read first in a netns, and routes last.
             _ => self.fittings_of_dump(id, false),
         }
     }
 
     pub(in crate::map) fn dump_ended(&mut self, netns: &NetnsRef, began: BootNs, complete: bool) {
         let Some(id) = self.resolve(netns, began) else {
-            // A name of it was another's, who has died since: nothing of the dump was taken.
+            // A name of the netns belonged to another one that has ended since: nothing of the dump was applied.
             for id in self.owners(netns) {
                 self.scheduler.not_adopted(id, self.now);
             }

@@ -1,4 +1,4 @@
-//! Neighbour entries that changed since somebody last asked: what `ipwatch watch neigh` tells.
+//! Neighbour entries that changed since the last query, for `ipwatch watch neigh`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::contract;
 use crate::map::{NetnsId, NodeMap};
 
-/// Entries that are remembered between two turns; of more, only that there were more.
+/// Maximum number of entries between two queries; further ones are only counted.
 const MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -25,18 +25,18 @@ impl News {
     }
 }
 
-/// What changed, by IP.
+/// The changes, by IP.
 #[derive(Debug, Default)]
 pub struct NeighbourNews {
     /// The entries as they are now.
     pub entries: Vec<contract::Neighbour>,
-    /// So many more changed.
+    /// Number of further changes.
     pub more: u64,
 }
 
 impl NodeMap {
-    /// Entries that changed, or of which somebody new claims the IP, since this was last called. With nobody to
-    /// tell them to (`wanted` is not set) they are only forgotten.
+    /// Entries that changed, or whose IP has a new claimant, since the last call. Without a client (`wanted` is not
+    /// set) they are only discarded.
     pub fn take_neighbour_news(&mut self, wanted: bool) -> NeighbourNews {
         let News { changed, more } = std::mem::take(&mut self.kernel.news);
         if !wanted || changed.is_empty() {

@@ -1,4 +1,5 @@
-//! How many addresses are kept, and whose; what is left out is read anew. The same of all else in a netns: `fittings`.
+//! How many addresses are kept, and of which netns; dropped addresses are read again later. `fittings` does the same
+//! for everything else in a netns.
 //!
 //! Whoever can make one netns can make many and fill each, and no container may use up what others need. So the room is
 //! shared by tenants (see there): when it is full, one that has few addresses takes room from the one that has most, and of
@@ -13,19 +14,18 @@ use super::tenants::{Room, Tenant};
 use crate::fact::{BootNs, NetnsRef};
 use crate::map::{AddressId, Netns, NetnsId, NodeMap};
 
-/// Addresses kept per netns. A node with IPVS has one for each service.
+/// Maximum number of addresses of one netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
-/// Addresses kept of all netns together, but the host's.
+/// Maximum number of addresses of all netns together, except the host's.
 const MAX_IN_ALL: usize = 65_536;
-/// What is cut off a netns at one time, as a part of what it has: to find the newest costs a walk over all of them.
+/// Fraction of a netns's addresses that is dropped at one time: finding the newest takes a scan of all.
 const CUT: usize = 16;
-/// So much must be free, as a part, before what was not kept is read anew.
+/// Fraction of the budget that must be free before dropped addresses are read again.
 const ROOM: usize = 8;
-/// How often, and how many at a time.
+/// How often they are read again, and how many netns at a time.
 const REREAD: u64 = 30_000_000_000;
 const AT_A_TIME: usize = 8;
 
-/// How much is kept.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     of_one: usize,
@@ -45,7 +45,7 @@ pub(in crate::map) struct Shares {
     room: Room,
     /// Netns of which something is not kept, be it addresses or fittings.
     short: BTreeSet<NetnsId>,
-    /// When they were last read anew, and the last of them.
+    /// When they were last read again, and the last netns of that turn.
     reread: (BootNs, Option<NetnsId>),
 }
 
@@ -88,8 +88,8 @@ impl Unkept {
 }
 
 impl Netns {
-    /// How many addresses it has beside those that are kept, roughly: what is told twice is counted twice until the next
-    /// dump. Whether an IP is among them nobody knows.
+    /// Approximate number of its addresses that are not kept: one that is reported twice is counted twice until the
+    /// next dump. Which IPs they have is unknown.
     #[must_use]
     pub fn unkept(&self) -> u64 {
         self.unkept.addresses
@@ -97,13 +97,13 @@ impl Netns {
 }
 
 impl NodeMap {
-    /// Other bounds, so that a test need not tell of a quarter of a million addresses.
+    /// Sets smaller bounds, so that a test needs fewer addresses.
     #[cfg(test)]
     pub(in crate::map) fn bound_addresses(&mut self, of_one: usize, in_all: usize) {
         self.kernel.shares.bounds = Bounds { of_one, in_all };
     }
 
-    /// Makes sure that one more address of a netns can be kept, at the cost of another one that has more.
+    /// Ensures that one more address of a netns can be kept, at the cost of a netns that has more.
     pub(in crate::map) fn make_room(&mut self, id: NetnsId, at: BootNs) -> bool {
         let Some(entry) = self.kernel.netns.get(&id) else { return false };
         let (own, host) = (entry.addresses.len(), entry.host);
@@ -120,7 +120,7 @@ impl NodeMap {
         true
     }
 
-    /// Keeps so many addresses less of a netns: the newest go, for what stood first is what it was made for.
+    /// Drops `count` addresses of a netns: the newest, because a netns was made for its first ones.
     fn cut(&mut self, id: NetnsId, count: usize, at: BootNs) {
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let mut all: Vec<(BootNs, AddressId)> =
@@ -136,7 +136,7 @@ impl NodeMap {
         }
     }
 
-    /// One address more of it is not kept.
+    /// Counts an address that is not kept.
     pub(in crate::map) fn not_kept(&mut self, id: NetnsId) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.unkept.addresses += 1;
@@ -144,7 +144,7 @@ impl NodeMap {
         self.kernel.shares.short.insert(id);
     }
 
-    /// A dump of its addresses has begun, or has told them all.
+    /// A dump of the addresses has begun, or has been applied completely.
     pub(in crate::map) fn unkept_of_dump(&mut self, id: NetnsId, ended: bool) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let found = std::mem::take(&mut entry.unkept.in_dump);
@@ -155,7 +155,7 @@ impl NodeMap {
         self.mark_short(id);
     }
 
-    /// Something of it is not kept, or everything is.
+    /// Updates whether something of the netns is not kept.
     pub(in crate::map) fn mark_short(&mut self, id: NetnsId) {
         let unkept = self.kernel.netns.get(&id).map_or(0, |entry| entry.unkept.all());
         if unkept == 0 {
@@ -165,7 +165,7 @@ impl NodeMap {
         }
     }
 
-    /// Something came to or went from its addresses.
+    /// Updates the number of addresses of a netns after a change.
     pub(in crate::map) fn recount(&mut self, id: NetnsId) {
         self.mark_short(id);
         let entry = self.kernel.netns.get(&id).filter(|entry| !entry.host);
@@ -174,7 +174,7 @@ impl NodeMap {
         self.kernel.shares.room.set(id, tenant, count);
     }
 
-    /// Netns of which not all addresses are kept.
+    /// Netns with addresses that are not kept.
     pub fn short(&self) -> impl Iterator<Item = &Netns> {
         let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
         short.filter(|entry| entry.unkept() > 0)
@@ -248,7 +248,7 @@ impl NodeMap {
         said.into_iter().flatten().reduce(|netns, tenants| netns + &tenants)
     }
 
-    /// Has what was not kept read anew, where there is room again. When to look again.
+    /// Reads dropped items again if there is room. Returns when to call this again.
     pub(in crate::map) fn reread_short(&mut self, now: BootNs) -> Option<BootNs> {
         if self.kernel.shares.short.is_empty() {
             return None;

@@ -1,8 +1,8 @@
-//! Who is in a netns, who is leaving it, and who was killed.
+//! Tasks in a netns, exiting tasks and killed tasks.
 //!
-//! A task keeps its netns until its `nsproxy` is gone (`exit_task_namespaces`, after `exit_files`):
-//! an exiting one is still a holder. Threads share their process's netns nearly always and are kept
-//! only when they are known to outlive their leader or to stand apart.
+//! A task keeps its netns until its `nsproxy` is released (`exit_task_namespaces`, after `exit_files`): an exiting task
+//! is still a holder. Threads nearly always share the netns of their process, and are kept only if they are known to
+//! outlive their leader or to be in another netns.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, VecDeque};
@@ -12,50 +12,49 @@ use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Progress, Sender, Ta
 
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Table};
 
-/// SIGKILLs remembered: a kill is told by process, before it is known which of its threads matter.
+/// Maximum number of remembered SIGKILLs: a kill is reported by process, before it is known which of its threads
+/// matter.
 const MAX_KILLS: usize = 4096;
 const SIGKILL: u32 = 9;
-/// A task that a snapshot told is taken for one that events tell of after so long.
+/// Time after which a task that only a snapshot reported counts as one whose end an event will report.
 const KNOWN: u64 = 5_000_000_000;
-/// Nanoseconds of a tick (USER_HZ), in which start times are told.
+/// Nanoseconds of a tick (USER_HZ), the unit of start times.
 pub(super) const TICK: u64 = 10_000_000;
 
 /// A task in a netns other than the host's.
 #[derive(Debug)]
 pub struct TaskEntry {
     pub key: TaskKey,
-    /// Its name. Hostile text.
+    /// Its name. Untrusted text.
     pub comm: String,
     pub netns: NetnsId,
     /// Its cgroup, once read.
     pub cgroup: Option<Rc<str>>,
-    /// First seen here.
+    /// First seen in the map.
     pub since: BootNs,
-    /// It is exiting, as far as is known since this moment.
+    /// Since when it is known to be exiting.
     pub exiting: Option<BootNs>,
-    /// SIGKILL is pending for it, as far as is known since this moment.
+    /// Since when SIGKILL is known to be pending.
     pub killed: Option<BootNs>,
-    /// It was exiting or killed when ipwatch first looked: since when is known at best from when it last
-    /// ran.
+    /// Whether it was exiting or killed at the first look: then the best known start is when it last ran.
     pub preexisting: bool,
-    /// State letter, when it was told.
+    /// State letter, if reported.
     pub state: Option<char>,
-    /// The last careful look at it. Most tasks never have one.
+    /// The last detailed look at it. Most tasks never have one.
     pub look: Option<Box<LookEntry>>,
-    /// None of its files answers, since then.
+    /// Since when none of its files in procfs can be read.
     pub silent: Option<BootNs>,
-    /// The last look that showed it getting somewhere, and by what.
+    /// When a look last showed progress, and of what kind.
     pub progress: Option<(BootNs, Progress)>,
     touched: BootNs,
 }
 
-/// A careful look and its time.
+/// A detailed look and its time.
 #[derive(Debug, Clone)]
 pub struct LookEntry {
     pub at: BootNs,
-    /// What it showed.
     pub look: Look,
-    /// How many looks there have been.
+    /// Number of looks so far.
     pub count: u32,
 }
 
@@ -63,23 +62,23 @@ pub struct LookEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kill {
     pub at: BootNs,
-    /// By whom.
+    /// The sender.
     pub by: Sender,
-    /// To the whole process.
+    /// Whether it was sent to the whole process.
     pub group: bool,
     /// The thread it was directed at.
     pub tid: u32,
 }
 
 impl TaskEntry {
-    /// Since when it has been on its way out, or cannot be asked whether it is.
+    /// Since when the task has been exiting, killed or unreadable.
     #[must_use]
     pub fn leaving_since(&self) -> Option<BootNs> {
         [self.exiting, self.killed, self.silent].into_iter().flatten().min()
     }
 
-    /// A task that exits is shown in the root of every v1 hierarchy (`cgroup_path_ns` behind
-    /// `proc_cgroup_show`, 6.18): what was known before says more.
+    /// An exiting task is shown in the root of every v1 hierarchy (`cgroup_path_ns` behind `proc_cgroup_show`, 6.18):
+    /// an earlier path says more.
     fn learn_cgroup(&mut self, path: Rc<str>) {
         if self.exiting.is_none() || self.cgroup.is_none() {
             self.cgroup = Some(path);
@@ -90,14 +89,14 @@ impl TaskEntry {
 #[derive(Debug, Default)]
 pub(in crate::map) struct Tasks {
     entries: Table<TaskKey, TaskEntry>,
-    /// `(pid, tid)` to the one task that has it now.
+    /// From `(pid, tid)` to the task that has them now.
     by_tid: Table<(u32, u32), TaskKey>,
     /// Threads other than leaders, by process: few processes have any that are known.
     threads: BTreeSet<(u32, u32)>,
     leaving: BTreeSet<TaskKey>,
-    /// Those that were on their way out when ipwatch first looked.
+    /// Tasks that were leaving at the first look.
     preexisting: BTreeSet<TaskKey>,
-    /// Those that a look was taken at.
+    /// Tasks that have been looked at.
     looked: BTreeSet<TaskKey>,
     kills: Table<u32, Kill>,
     kill_order: VecDeque<(u32, BootNs)>,
@@ -119,7 +118,7 @@ impl Tasks {
         ids.filter_map(|id| self.entries.get(self.by_tid.get(&id)?))
     }
 
-    /// Takes this task for the one that has its pid and tid.
+    /// Indexes a task as the current one with its pid and tid.
     fn index(&mut self, key: TaskKey) {
         self.by_tid.insert((key.pid, key.tid), key);
         if !key.is_leader() {
@@ -127,7 +126,6 @@ impl Tasks {
         }
     }
 
-    /// Forgets a task.
     fn remove(&mut self, key: &TaskKey) {
         self.entries.remove(key);
         for some in [&mut self.leaving, &mut self.preexisting, &mut self.looked] {
@@ -147,19 +145,19 @@ impl Tasks {
         self.leaving.iter().filter_map(|key| self.entries.get(key))
     }
 
-    /// Those of them that were taken a look at.
+    /// The leaving tasks that have been looked at.
     pub(in crate::map) fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
         let seen = self.looked.iter().filter(|key| self.leaving.contains(key));
         seen.filter_map(|key| self.entries.get(key))
     }
 
-    /// Those of them that were so when ipwatch first looked.
+    /// The leaving tasks that were already leaving at the first look.
     pub(in crate::map) fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
         let before = self.preexisting.iter().filter(|key| self.leaving.contains(key));
         before.filter_map(|key| self.entries.get(key))
     }
 
-    /// The kill of this task's process. One that is older than the task was another's, who had its pid.
+    /// The kill of this task's process. A kill older than the task was of an earlier process with the same pid.
     pub(in crate::map) fn kill(&self, task: &TaskKey) -> Option<&Kill> {
         self.kills.get(&task.pid).filter(|kill| kill.at.0 / TICK >= task.start)
     }
@@ -176,12 +174,12 @@ impl Tasks {
         }
     }
 
-    /// Whether that of another process was forgotten for it.
+    /// Remembers a kill. Returns whether the kill of another process was dropped for it.
     fn remember_kill(&mut self, pid: u32, kill: Kill) -> bool {
         let mut forgot = false;
         self.kill_order.push_back((pid, kill.at));
-        // The first kill is the story, later ones are people trying again; unless the first was of
-        // another process, which had this pid.
+        // The first kill is the one that counts, later ones are repetitions; unless the first was of an earlier process
+        // with this pid.
         let known = self.of(pid).any(|task| self.kill(&task.key).is_some());
         if !known {
             self.kills.insert(pid, kill);
@@ -209,7 +207,7 @@ impl NodeMap {
             return;
         }
         if self.is_host(&task.netns) {
-            // It moved to the host's netns, where nobody's IP is at stake.
+            // It moved to the host's netns, which is not tracked by task.
             self.leave(task.key, at);
             return;
         }
@@ -249,7 +247,7 @@ impl NodeMap {
         entry.state = task.state.or(entry.state);
         let moved_from = (entry.netns != netns).then_some(entry.netns);
         entry.netns = netns;
-        // What was on its way out before ipwatch looked has been so at least since it last ran.
+        // A task that was leaving before the first look has been so at least since it last ran.
         let before = task.idle.filter(|_| entry.preexisting).unwrap_or(0);
         let since = BootNs(at.0.saturating_sub(before));
         if compares {
@@ -271,7 +269,7 @@ impl NodeMap {
             entry.cgroup = inherited;
         }
         let cgroup = entry.cgroup.clone();
-        // A runtime puts its process into a cgroup before it becomes the container's by an exec.
+        // A runtime puts its process into a cgroup before that process becomes the container's by an exec.
         let unnamed = (entry.cgroup.is_none() || became_another) && task.key.is_leader();
         if let Some(old) = moved_from {
             self.leave_netns(old, &task.key, at);
@@ -301,7 +299,7 @@ impl NodeMap {
         self.kernel.tasks.entries.get(key)?.cgroup.clone()
     }
 
-    /// Another task had this pid and tid: it must be gone.
+    /// Another task had this pid and tid: it must have ended.
     fn evict_predecessor(&mut self, key: TaskKey, at: BootNs) {
         if let Some(old) = self.kernel.tasks.by_tid.get(&(key.pid, key.tid)).copied()
             && old != key
@@ -318,7 +316,7 @@ impl NodeMap {
         }
     }
 
-    /// It has no netns any more. If it led its process, its threads may still have.
+    /// The task has released its netns. If it was the leader of its process, the threads may still hold one.
     pub(in crate::map) fn task_released(&mut self, key: TaskKey, at: BootNs) {
         let known = self.kernel.tasks.entries.contains_key(&key);
         self.leave(key, at);
@@ -327,13 +325,13 @@ impl NodeMap {
         }
     }
 
-    /// The same, told by an event.
+    /// As `task_released`, reported by an event.
     pub(in crate::map) fn task_release_told(&mut self, key: TaskKey, at: BootNs) {
         self.kernel.missed.told(&key);
         self.task_released(key, at);
     }
 
-    /// Removes a task and remembers that it is gone.
+    /// Removes a task and leaves a tombstone.
     fn leave(&mut self, key: TaskKey, at: BootNs) {
         self.kernel.tombstones.task(key, at);
         let Some(netns) = self.kernel.tasks.entries.get(&key).map(|entry| entry.netns) else {
@@ -358,7 +356,7 @@ impl NodeMap {
         self.doubt_inode(netns, at);
     }
 
-    /// Removes a task from every index but its netns's.
+    /// Removes a task from every index except its netns's.
     pub(in crate::map) fn drop_task(&mut self, key: &TaskKey) {
         self.kernel.tasks.remove(key);
         self.scheduler.forget_task(key);
@@ -379,7 +377,7 @@ impl NodeMap {
         if self.kernel.tasks.remember_kill(pid, Kill { at, by: by.clone(), group, tid }) {
             self.changes.mark(Kinds::TASKS);
         }
-        // SIGKILL ends the whole process, to whichever thread it is directed (`complete_signal`).
+        // SIGKILL ends the whole process, whichever thread it is directed at (`complete_signal`).
         let keys: Vec<TaskKey> = self.kernel.tasks.of(pid).map(|entry| entry.key).collect();
         for key in keys {
             if let Some(entry) = self.kernel.tasks.entries.get_mut(&key) {
@@ -389,7 +387,7 @@ impl NodeMap {
         }
     }
 
-    /// Sets a task on the agenda when it is on its way out.
+    /// Schedules looks at a task if it is leaving.
     fn consider_leaving(&mut self, key: TaskKey) {
         let Some(entry) = self.kernel.tasks.entries.get(&key) else { return };
         if let Some(since) = entry.leaving_since()
@@ -413,12 +411,12 @@ impl NodeMap {
             let since = unanswered.since;
             return self.fell_silent(key, look, since, at);
         }
-        // It answers again, and may not be on its way out at all.
+        // It can be read again, and may not be leaving at all.
         if entry.silent.take().is_some() && entry.leaving_since().is_none() {
             self.kernel.tasks.leaving.remove(&key);
             self.scheduler.stays(&key);
         }
-        // One that could not tell does not outrank one that could.
+        // An incomplete look does not replace a complete one.
         if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
             self.scheduler.looked(key, at);
             return;
@@ -444,7 +442,7 @@ impl NodeMap {
         self.scheduler.looked(key, at);
     }
 
-    /// A look at a task of which nothing can be read: it outranks earlier ones, which are no longer how it is.
+    /// A look at a task of which nothing can be read replaces earlier looks, which are outdated.
     fn fell_silent(&mut self, key: TaskKey, look: &Look, since: BootNs, at: BootNs) {
         let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
         entry.silent.get_or_insert(since);
@@ -457,7 +455,7 @@ impl NodeMap {
         self.scheduler.looked(key, at);
     }
 
-    /// A file of a process does not answer, or does again.
+    /// A file of a process stopped answering, or answers again.
     pub(in crate::map) fn process_doubted(&mut self, pid: u32, at: BootNs) {
         let keys: Vec<TaskKey> = self.kernel.tasks.of(pid).map(|entry| entry.key).collect();
         for key in keys {
@@ -481,7 +479,7 @@ impl NodeMap {
     pub(in crate::map) fn sweep_tasks(&mut self, began: BootNs) {
         let compares = self.compares() && self.sight.release;
         for key in self.untouched_since(began) {
-            // A thread that was told by a snapshot alone goes without an event.
+            // No event reports the end of a thread that only a snapshot reported.
             let known = self.kernel.tasks.entries.get(&key).map(|entry| entry.since);
             if compares && key.is_leader() && known.is_some_and(|since| began > since.plus(KNOWN)) {
                 self.kernel.missed.vanished(key, began);
@@ -491,7 +489,7 @@ impl NodeMap {
         self.confirm_missed(began);
     }
 
-    /// A snapshot that was not complete did not meet these. That proves nothing: each is looked at.
+    /// An incomplete snapshot did not find these tasks, which proves nothing: schedules a look at each.
     pub(in crate::map) fn doubt_tasks(&mut self, began: BootNs) {
         for key in self.untouched_since(began) {
             self.scheduler.doubt(key, began);

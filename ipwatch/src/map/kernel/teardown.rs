@@ -1,12 +1,11 @@
-//! Whether the kernel gets on with tearing netns down.
+//! Whether the kernel makes progress with tearing down netns.
 //!
-//! One worker does it, batch after batch (`cleanup_net`, net/core/net_namespace.c). While it hangs in
-//! one netns, all that die later wait behind it. Its progress shows in what it tells: at the beginning
-//! of a batch that its netns die (they leave `net->list`, and their nsids are told to be gone), and where
-//! a probe sees it at the end of each that it is gone.
+//! One worker does it, batch after batch (`cleanup_net`, net/core/net_namespace.c). While it hangs in one netns, all
+//! that end later wait behind it. Its progress shows in its reports: at the beginning of a batch, that its netns end
+//! (they leave `net->list`, and the removal of their nsids is announced); and, with a probe, the end of each netns.
 //!
-//! Where that probe is, every teardown is told as an [`Ending`], for traces; one that hangs is told as soon as
-//! it does.
+//! With that probe every teardown is reported as an [`Ending`], for traces; one that hangs is reported as soon as it
+//! does.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,82 +16,80 @@ use crate::fact::{BootNs, Cleanup};
 use crate::map::request::Request;
 use crate::map::{Netns, NetnsId, NodeMap};
 
-/// Looks at the worker while it is busy.
+/// Interval between looks at the worker while it is busy.
 const LOOK_AGAIN: u64 = 10_000_000_000;
-/// Dying takes some milliseconds; whoever is at it after this is worth a look.
+/// A teardown takes some milliseconds; one that takes longer than this deserves a look.
 const FIRST_LOOK: u64 = 5_000_000_000;
 
-/// Looks at the worker that are kept of one teardown.
+/// Maximum number of looks at the worker that are kept for one teardown.
 const MOST_LOOKS: usize = 32;
-/// Teardowns that are followed at a time, and endings kept until the daemon takes them.
+/// Maximum number of teardowns that are tracked at a time, and of endings kept until the daemon takes them.
 const MOST_ENDINGS: usize = 2048;
 
-/// One netns's teardown, from the moment it was asked for.
+/// The teardown of one netns, from the moment it was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ending {
     pub netns: contract::Netns,
-    /// The addresses it had.
     pub ips: Vec<IpAddr>,
-    /// Whose container it was.
+    /// Its container.
     pub container: Option<contract::Container>,
-    /// Whose pod it was.
+    /// Its pod.
     pub pod: Option<contract::Pod>,
-    /// When its end was asked for: nothing held it any more.
+    /// When the teardown was requested: nothing held the netns any more.
     pub asked: BootNs,
-    /// When it was gone.
+    /// When the netns was removed.
     pub finished: Option<BootNs>,
-    /// What the worker did when it was looked at meanwhile.
+    /// What the worker was doing at each look.
     pub looks: Vec<WorkerLook>,
-    /// Looks that are not kept.
+    /// Number of further looks.
     pub more_looks: u64,
-    /// It was told while it hung.
+    /// Whether it was reported while it hung.
     pub told: bool,
 }
 
-/// What the kernel's worker did at one moment.
+/// State of the kernel's worker at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerLook {
     pub at: BootNs,
     pub pid: u32,
-    /// Its state letter.
     pub state: char,
     /// Kernel function it sleeps in.
     pub wchan: Option<String>,
 }
 
-/// The worker, caught at it again and again.
+/// The worker, found busy at every look.
 #[derive(Debug, Clone)]
 pub struct Teardown {
-    /// What it did when it was looked at last.
+    /// Its state at the last look.
     pub worker: Cleanup,
     pub seen: BootNs,
-    /// At it, without any progress, since.
+    /// Since when it has been busy without any progress.
     pub since: BootNs,
-    /// It was at it when ipwatch first looked.
+    /// Whether it was busy at the first look.
     pub preexisting: bool,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Teardowns {
     busy: Option<Teardown>,
-    /// Looks at the worker that were answered.
+    /// Number of looks at the worker that were answered.
     looks: u64,
     due: Option<BootNs>,
-    /// Asked for, and not seen to end.
+    /// Teardowns that were requested and not seen to end.
     asked: BTreeMap<NetnsId, Ending>,
-    /// To be taken: those that have ended, and those that hang.
+    /// To be taken: teardowns that have ended, and those that hang.
     told: Vec<Ending>,
-    /// Endings for which there was no room.
+    /// Number of endings for which there was no room.
     untold: u64,
 }
 
 impl Teardowns {
-    /// It is alive after all.
+    /// The netns is alive after all.
     pub(in crate::map) fn revived(&mut self, id: NetnsId) {
         self.asked.remove(&id);
     }
 
-    /// Its end was seen.
+    /// The end of the netns was observed.
     pub(in crate::map) fn finished(&mut self, id: NetnsId, at: BootNs) {
         if let Some(ending) = self.asked.remove(&id) {
             self.tell(Ending { finished: Some(at.max(ending.asked)), ..ending });
@@ -107,7 +104,7 @@ impl Teardowns {
         }
     }
 
-    /// The worker was caught at it: whoever has waited for long enough hangs.
+    /// The worker is busy: teardowns that have waited long enough hang.
     fn looked(&mut self, worker: &Cleanup, at: BootNs) {
         let mut hang = Vec::new();
         for ending in self.asked.values_mut().filter(|one| at.since(one.asked) >= FIRST_LOOK) {
@@ -131,7 +128,7 @@ impl Teardowns {
 }
 
 impl NodeMap {
-    /// The worker began a batch, or ended a netns: it gets on.
+    /// The worker began a batch, or ended a netns: it makes progress.
     pub(in crate::map) fn teardown_progress(&mut self, at: BootNs) {
         if let Some(busy) = &mut self.kernel.teardowns.busy {
             busy.since = busy.since.max(at);
@@ -162,7 +159,7 @@ impl NodeMap {
         self.kernel.teardowns.due = Some(at.plus(LOOK_AGAIN));
     }
 
-    /// The end of a netns was asked for, and a probe will tell when it has come.
+    /// The teardown of a netns was requested, and a probe will report its end.
     pub(in crate::map) fn teardown_asked(&mut self, id: NetnsId, at: BootNs) {
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         if self.kernel.teardowns.asked.contains_key(&id) {
@@ -187,18 +184,18 @@ impl NodeMap {
         self.kernel.teardowns.asked.insert(id, ending);
     }
 
-    /// Teardowns that have ended, or hang, since the last call.
+    /// Teardowns that have ended or hung since the last call.
     pub fn take_endings(&mut self) -> Vec<Ending> {
         std::mem::take(&mut self.kernel.teardowns.told)
     }
 
-    /// How many more there were, for which there was no room, since the last call.
+    /// Number of further ones since the last call, for which there was no room.
     pub fn take_untold_endings(&mut self) -> u64 {
         std::mem::take(&mut self.kernel.teardowns.untold)
     }
 
-    /// Whether to look at the worker now, and when next. The first look is at the very start: what hangs
-    /// since before leaves no other trace.
+    /// Requests a look at the worker if one is due. The first look is at the very start: a worker that was already
+    /// hanging leaves no other trace.
     pub(in crate::map) fn want_cleanup(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         if self.kernel.teardowns.looks == 0
             && self.kernel.teardowns.due.is_none()
@@ -208,12 +205,12 @@ impl NodeMap {
         }
         if self.kernel.teardowns.due.is_some_and(|due| due <= now) {
             wants.push(Request::Cleanup);
-            // The answer plans the next one; without an answer it is asked again then.
+            // The answer plans the next look; without an answer the look is repeated then.
             self.kernel.teardowns.due = Some(now.plus(LOOK_AGAIN));
         }
     }
 
-    /// The worker, if it was busy when it was looked at last.
+    /// The worker, if it was busy at the last look.
     #[must_use]
     pub fn teardown(&self) -> Option<&Teardown> {
         self.kernel.teardowns.busy.as_ref()

@@ -1,7 +1,6 @@
-//! Who had an IP from when to when, told as events: for the ledger's history and for `watch`.
+//! Tenures: who had an IP from when to when, as events for the ledger's history and for `watch`.
 //!
-//! A netns is announced once its lasting identity is known, so that the key of a tenure stays the
-//! same until its end.
+//! A netns is announced once its permanent identity is known, so that the key of a tenure stays the same until its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,36 +10,36 @@ use crate::fact::{Attachment, BootNs, NetnsRef};
 
 use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
-/// Events kept until the daemon takes them. A replay that never does must not grow without end.
+/// Maximum number of events kept until the daemon takes them. A replay that never takes them must not grow without
+/// bound.
 const MAX_EVENTS: usize = 65_536;
 
-/// One change in who has an IP.
+/// A change of tenure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenureEvent {
-    /// An address came, or was there at the start.
+    /// An address was added, or existed at the start.
     Held {
         /// Netns identity, device, IP and prefix: the same until the tenure ends.
         key: String,
-        /// What is known of it.
         tenure: Tenure,
     },
-    /// Its container or pod became known.
+    /// The container or pod became known.
     Named {
         /// As in `Held`.
         key: String,
         container: Option<Container>,
         pod: Option<Pod>,
     },
-    /// Two netns turned out to be one: the tenure goes on under another key.
+    /// Two netns turned out to be one: the tenure continues under another key.
     Moved {
-        /// The key it was told with.
+        /// The former key.
         from: String,
         /// As in `Held`, from now on.
         to: String,
         /// The netns, with all its names.
         netns: contract::Netns,
     },
-    /// It went.
+    /// The address was removed.
     Released {
         /// As in `Held`.
         key: String,
@@ -53,21 +52,21 @@ pub enum TenureEvent {
 #[derive(Debug, Default)]
 pub(in crate::map) struct Outbox {
     events: Vec<TenureEvent>,
-    /// Netns whose container or pod is to be told, once for all that happens until the next take.
+    /// Netns whose container or pod must be reported, once for all changes until the next take.
     unnamed: BTreeMap<NetnsId, Unnamed>,
 }
 
-/// Which tenures of a netns have a name to be told.
+/// The tenures of a netns whose container and pod must be reported.
 #[derive(Debug)]
 enum Unnamed {
-    /// All: the name is new.
+    /// All: the container or pod is new.
     All,
-    /// These, which are new. The others have been named.
+    /// Only these new ones; the others have been reported.
     These(BTreeSet<AddressId>),
 }
 
 impl Outbox {
-    /// A netns is no more: another one has what is to be named.
+    /// A netns was merged into another, which has its tenures.
     pub(in crate::map) fn forget(&mut self, id: NetnsId) {
         self.unnamed.remove(&id);
     }
@@ -80,7 +79,7 @@ impl Outbox {
 }
 
 impl NodeMap {
-    /// What came and went since the last call.
+    /// The tenure events since the last call.
     pub fn take_tenures(&mut self) -> Vec<TenureEvent> {
         for (id, which) in std::mem::take(&mut self.kernel.tenures.unnamed) {
             self.name_tenures_of(id, which);
@@ -88,7 +87,7 @@ impl NodeMap {
         std::mem::take(&mut self.kernel.tenures.events)
     }
 
-    /// Keys of every tenure that lasts.
+    /// Keys of every current tenure.
     #[must_use]
     pub fn tenure_keys(&self) -> std::collections::HashSet<String> {
         let mut keys = std::collections::HashSet::new();
@@ -117,7 +116,7 @@ impl NodeMap {
         keys.filter_map(move |key| self.tenure_key(id, key))
     }
 
-    /// The key of an address's tenure; none for addresses nobody else could get.
+    /// The key of an address's tenure; `None` for addresses of the host and those that nobody else could get.
     fn tenure_key(&self, id: NetnsId, key: &AddressId) -> Option<String> {
         let entry = self.kernel.netns.get(&id)?;
         let known = entry.addresses.get(key)?;
@@ -140,7 +139,7 @@ impl NodeMap {
         })
     }
 
-    /// Tells of a netns's addresses, once its identity will not change any more.
+    /// Reports the addresses of a netns, once its identity will not change any more.
     pub(in crate::map) fn announce(&mut self, id: NetnsId) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let lasting = entry.names.cookie.is_some() || entry.opened.is_some();
@@ -154,7 +153,7 @@ impl NodeMap {
         }
     }
 
-    /// Tells of those addresses that have not been told: they came with another entry of the same netns.
+    /// Reports those addresses that have not been reported: they came with another entry of the same netns.
     pub(in crate::map) fn announce_rest(&mut self, id: NetnsId) {
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let untold = entry.addresses.iter().filter(|(_, known)| !known.told);
@@ -190,11 +189,11 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let Some(known) = entry.addresses.get_mut(key) else { return };
         let (told, prefix_len) = (std::mem::take(&mut known.told), known.prefix_len);
-        // What was told is ended, even if it has turned out since to be nobody's concern.
+        // A tenure that was reported is ended even if its address has turned out since not to need one.
         if !told && (entry.host || !entry.is_routable(key)) {
             return;
         }
-        // A key has no peer: several addresses of IPv4 may share one.
+        // A key has no peer: several IPv4 addresses may share one.
         let shares = |other: &AddressEntry| other.told && other.prefix_len == prefix_len;
         if told && entry.on_device(key.ifindex, key.local).any(|(_, other)| shares(other)) {
             return;
@@ -222,20 +221,20 @@ impl NodeMap {
         }
     }
 
-    /// A netns's container or pod became known.
+    /// The container or pod of a netns became known.
     pub(in crate::map) fn netns_named(&mut self, id: NetnsId) {
         if self.kernel.netns.get(&id).is_some_and(|entry| entry.announced) {
             self.kernel.tenures.unnamed.insert(id, Unnamed::All);
         }
     }
 
-    /// The names under which tenures of a netns were told, before it goes into another.
+    /// The keys under which the tenures of a netns were reported, before the netns is merged into another.
     pub(in crate::map) fn told_tenures(entry: &Netns) -> Vec<(AddressId, String)> {
         let told = entry.addresses.iter().filter(|(_, known)| known.told);
         told.map(|(key, known)| (*key, tenure_name(entry, key, known.prefix_len))).collect()
     }
 
-    /// Tenures that were told of a netns go on in `id`, which it turned out to be. What cannot go on there has ended.
+    /// Continues the reported tenures of a netns that was merged into `id`. Those that cannot continue are ended.
     pub(in crate::map) fn move_tenures(
         &mut self,
         id: NetnsId,
@@ -280,7 +279,7 @@ impl NodeMap {
         }
     }
 
-    /// A CNI result came: whoever has its IPs has a name now.
+    /// A CNI result was reported: the tenures of its IPs may be named now.
     pub(in crate::map) fn name_tenures(&mut self, attachment: &Attachment) {
         let mut ids: Vec<NetnsId> =
             attachment.ips.iter().flat_map(|(ip, _)| self.with_ip(*ip)).collect();

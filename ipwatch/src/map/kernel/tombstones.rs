@@ -1,4 +1,4 @@
-//! What was deleted lately: so that a dump which read it before cannot bring it back.
+//! Recently deleted entries, so that a dump which read them before cannot revive them.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,19 +7,20 @@ use crate::fact::{BootNs, NetnsRef, RouteKey, TaskKey};
 
 use crate::map::{AddressId, NetnsId, Table};
 
-/// What was deleted lately, and when. Bounded: beyond [`Tombstones::MAX`] the oldest are forgotten, which a
-/// dump slower than that many deletions would have to survive; none is.
+/// Deleted entries, with the time. Bounded: beyond [`Tombstones::MAX`] the oldest are dropped. That would matter only
+/// to a dump that takes longer than that many deletions; none does.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Tombstones {
     entries: Table<Tombstone, BootNs>,
     order: VecDeque<(Tombstone, BootNs)>,
 }
 
-/// What can be deleted.
+/// A kind of entry that can be deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::map) enum Tombstone {
     Cookie(u64),
-    /// One whose end was told by another name, or concluded: that name may have been another's by then.
+    /// A netns whose end was reported by another name, or inferred: that name may have belonged to another netns by
+    /// then.
     PerhapsCookie(u64),
     Inode(u32),
     Nsid(i32),
@@ -44,7 +45,7 @@ impl Tombstones {
         }
     }
 
-    /// What was deleted in one entry was deleted in the other: they are one netns.
+    /// Two netns are one: what was deleted in `from` was deleted in `to`.
     pub(in crate::map) fn rehome(&mut self, from: NetnsId, to: NetnsId) {
         let moved: Vec<(Tombstone, BootNs)> = self
             .order
@@ -61,7 +62,7 @@ impl Tombstones {
         self.entries.get(&grave).is_some_and(|dug| *dug >= at)
     }
 
-    /// The end of a netns, as it was told.
+    /// A netns ended, as reported by these names.
     pub(in crate::map) fn netns(&mut self, names: &NetnsRef, at: BootNs) {
         if let Some(cookie) = names.cookie {
             self.dig(Tombstone::Cookie(cookie), at);
@@ -69,8 +70,8 @@ impl Tombstones {
         self.netns_removed(&NetnsRef { cookie: None, ..*names }, at);
     }
 
-    /// A netns is gone by what is known now. Its nsid may have been another's when the end was told: netlink's
-    /// word is stamped when it is read, which may be after the nsid was given out again.
+    /// A netns was removed, as far as is known. Its nsid may have belonged to another one when the end was reported:
+    /// netlink messages get their time when they are read, possibly after the nsid was reused.
     pub(in crate::map) fn netns_removed(&mut self, names: &NetnsRef, at: BootNs) {
         if let Some(cookie) = names.cookie {
             self.dig(Tombstone::PerhapsCookie(cookie), at);
@@ -83,8 +84,8 @@ impl Tombstones {
         }
     }
 
-    /// Whether word of this netns comes too late: a cookie never lives twice, and the other names were
-    /// somebody's who died after `at`.
+    /// Whether a fact about this netns is too old: a cookie is never reused, and the other names belonged to a netns
+    /// that ended after `at`.
     pub(in crate::map) fn buried(&self, names: &NetnsRef, at: BootNs) -> bool {
         if let Some(cookie) = names.cookie {
             return self.entries.contains_key(&Tombstone::Cookie(cookie))
@@ -104,7 +105,7 @@ impl Tombstones {
 }
 
 impl Tombstone {
-    /// The same in another netns; `None` when it is not in `from`.
+    /// The same entry in another netns; `None` if it is not in `from`.
     fn rehomed(self, from: NetnsId, to: NetnsId) -> Option<Self> {
         Some(match self {
             Tombstone::Link(id, ifindex) if id == from => Tombstone::Link(to, ifindex),

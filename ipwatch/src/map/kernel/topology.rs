@@ -1,5 +1,5 @@
-//! What of a netns says who can reach whom, beside its links: what it calls other netns, the VLANs of its
-//! bridges' ports, its default routes and those to single IPs.
+//! Data of a netns, beside its links, that decides who can reach whom: its nsids for other netns, the VLANs of bridge
+//! ports, default routes and routes to single IPs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,43 +11,43 @@ use super::fittings::Fitting;
 use super::tombstones::Tombstone;
 use crate::map::{NetnsId, NodeMap};
 
-/// VLAN ranges kept per device: every other one of the 4,094.
+/// Maximum number of VLAN ranges of one device: every other one of the 4,094 VLANs.
 const MAX_VLANS: usize = 2048;
-/// Routes kept per netns: one for each pod, and the default ones of a node with many uplinks.
+/// Maximum number of routes of one netns: one for each pod, and the default routes of a node with many uplinks.
 const MAX_ROUTES: usize = 8_192;
-/// Netns that a netns has a name for. The host has one for each pod.
+/// Maximum number of nsids that a netns has for others. The host has one for each pod.
 const MAX_PEERS: usize = 8_192;
-/// Bridges whose VLANs are asked for, in a netns's whole life: indexes are not used again soon, and each costs
-/// a dump.
+/// Maximum number of bridges whose VLANs are requested during the life of a netns: indexes are not reused soon, and
+/// each request costs a dump.
 const MAX_ASKED: usize = 1_024;
-/// Next hops kept per route.
+/// Maximum number of next hops of a route.
 const MAX_HOPS: usize = 16;
 
 /// The wiring of one netns.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Topology {
-    /// What it calls other netns.
+    /// Its nsids for other netns.
     peers: BTreeMap<i32, NetnsId>,
     vlans: BTreeMap<u32, (Vec<Vlans>, BootNs)>,
-    /// How many ranges these are.
+    /// Total number of VLAN ranges.
     ranges: usize,
-    /// Bridges whose VLANs were asked for.
+    /// Bridges whose VLANs were requested.
     asked: BTreeSet<u32>,
     routes: BTreeMap<RouteKey, (Vec<Hop>, BootNs)>,
 }
 
 impl Topology {
-    /// The netns that it calls `nsid`, as far as it was told.
+    /// The netns that has this nsid here, as far as reported.
     pub(in crate::map) fn peer(&self, nsid: i32) -> Option<NetnsId> {
         self.peers.get(&nsid).copied()
     }
 
-    /// The VLANs of a device; `None` when they were never told of.
+    /// The VLANs of a device; `None` if they were never reported.
     pub(in crate::map) fn vlans(&self, ifindex: u32) -> Option<&[Vlans]> {
         self.vlans.get(&ifindex).map(|(vlans, _)| vlans.as_slice())
     }
 
-    /// Where packets for one IP go by a route of its own in this table.
+    /// The next hops of the routes to this single IP in this table.
     pub(in crate::map) fn hops_to(&self, ip: IpAddr, table: u32) -> impl Iterator<Item = &Hop> {
         let prefix_len = if ip.is_ipv4() { 32 } else { 128 };
         let first = RouteKey { to: ip, prefix_len, table, priority: 0 };
@@ -55,12 +55,12 @@ impl Topology {
         self.routes.range(first..=last).flat_map(|(_, (hops, _))| hops)
     }
 
-    /// Its routes, each with its next hops and the time of the newest word on it.
+    /// The routes, each with its next hops and the time of the last report.
     pub(in crate::map) fn routes(&self) -> impl Iterator<Item = (&RouteKey, &[Hop], BootNs)> {
         self.routes.iter().map(|(key, (hops, at))| (key, hops.as_slice(), *at))
     }
 
-    /// Takes over what turned out to be the same netns's: the newer word wins.
+    /// Merges the wiring of an entry that turned out to be the same netns: the newer report wins.
     pub(in crate::map) fn absorb(&mut self, other: Topology) {
         self.peers.extend(other.peers);
         for (ifindex, vlans) in other.vlans {
@@ -90,7 +90,7 @@ impl Topology {
         self.peers.len()
     }
 
-    /// Gives up so many routes, the newest ones. How many there were.
+    /// Drops the newest routes, up to `count`. Returns how many were dropped.
     pub(super) fn shed_routes(&mut self, count: usize) -> usize {
         let mut all: Vec<(Reverse<BootNs>, RouteKey)> =
             self.routes.iter().map(|(key, (_, told))| (Reverse(*told), *key)).collect();
@@ -102,7 +102,7 @@ impl Topology {
         all.len()
     }
 
-    /// Gives up the VLANs of devices until so many ranges are gone. How many are.
+    /// Drops the VLANs of devices until `count` ranges are dropped. Returns how many were.
     pub(super) fn shed_vlans(&mut self, count: usize) -> usize {
         let before = self.ranges;
         while before - self.ranges < count
@@ -113,7 +113,7 @@ impl Topology {
         before - self.ranges
     }
 
-    /// Gives up so many names of other netns. How many there were.
+    /// Drops up to `count` names of other netns. Returns how many were dropped.
     pub(super) fn shed_peers(&mut self, count: usize) -> usize {
         (0..count).map_while(|_| self.peers.pop_last()).count()
     }
@@ -122,7 +122,7 @@ impl Topology {
         self.ranges -= self.vlans.remove(&ifindex).map_or(0, |(ranges, _)| ranges.len());
     }
 
-    /// A device is gone, or down: the kernel drops its routes and tells of none (`fib_sync_down_dev`).
+    /// A device was removed or set down: the kernel drops its routes without reporting any (`fib_sync_down_dev`).
     pub(in crate::map) fn forget_routes(&mut self, ifindex: u32, at: BootNs) {
         self.routes.retain(|_, (hops, told)| {
             if *told <= at {
@@ -132,7 +132,6 @@ impl Topology {
         });
     }
 
-    /// A device is gone.
     pub(in crate::map) fn forget_device(&mut self, ifindex: u32, at: BootNs) {
         self.forget_vlans(ifindex);
         self.forget_routes(ifindex, at);
@@ -173,7 +172,7 @@ impl NodeMap {
         self.conflict.rewired();
     }
 
-    /// A bridge's port is kept from the other isolated ones, or no longer.
+    /// A bridge port was isolated from other isolated ports, or is no longer.
     pub(in crate::map) fn set_isolated(
         &mut self,
         netns: &NetnsRef,
@@ -191,10 +190,10 @@ impl NodeMap {
         }
     }
 
-    /// A bridge has VLANs from its birth, and tells of its own only when they change (`br_vlan_init`,
-    /// 6.1 to 6.18): of one that came after the netns was read they are asked for, once.
+    /// A bridge has VLANs from its creation, but reports its own only when they change (`br_vlan_init`, 6.1 to 6.18):
+    /// for a bridge that was created after the netns was read, they are requested once.
     pub(in crate::map) fn want_vlans(&mut self, id: NetnsId, link: &Link, at: BootNs) {
-        /// What is being made is made whole first.
+        /// Delay, so that the setup of a new bridge is finished first.
         const SOON: u64 = 100_000_000;
         let filters = Some(LinkDetail::Bridge { vlan_filtering: true });
         let Some(entry) = self.kernel.netns.get_mut(&id).filter(|entry| entry.opened.is_some())
@@ -263,7 +262,7 @@ impl NodeMap {
         if known.1 < at {
             *known = (Vec::new(), at);
         }
-        // Of the same moment: a dump tells one by one of routes that have the same key.
+        // Facts of the same time are merged: a dump reports routes with the same key one by one.
         if known.1 == at {
             self.conflict.readdressed();
             for hop in route.hops.iter().take(MAX_HOPS) {
@@ -277,7 +276,7 @@ impl NodeMap {
         }
     }
 
-    /// Gone with these next hops, or with all.
+    /// A route was removed: with these next hops, or with all if there are none given.
     pub(in crate::map) fn drop_route(
         &mut self,
         netns: &NetnsRef,

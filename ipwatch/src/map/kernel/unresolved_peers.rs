@@ -1,5 +1,5 @@
-//! Links whose other end is in a netns that nobody has named yet: what their own netns calls it is told
-//! when that is opened, and a link may come later.
+//! Links whose other end is in a netns that is not known yet: a netns's nsids for others are reported when it is
+//! opened, and a link may be created later.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use crate::map::request::Request;
 use crate::map::{NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
-/// Before a number is asked for the first, second, … time; then never again.
+/// Delays before an nsid is requested for the first, second, … time; then never again.
 const PAUSES: [u64; 4] = [100 * MS, 1_000 * MS, 10_000 * MS, 60_000 * MS];
-/// Numbers asked for per netns. Whoever owns a netns can make up as many as it likes.
+/// Maximum number of nsids requested for one netns. The owner of a netns can create as many as it likes.
 const MAX_NUMBERS: usize = 256;
 
-/// How often each number of each netns was asked for.
+/// How often each nsid of each netns was requested.
 #[derive(Debug, Default)]
 pub(in crate::map) struct UnresolvedPeers(Table<NetnsId, BTreeMap<i32, usize>>);
 
 impl UnresolvedPeers {
-    /// How long to wait before this number is asked for; `None` when that was in vain too often.
+    /// How long to wait before this nsid is requested; `None` after too many failed attempts.
     fn pause(&mut self, id: NetnsId, nsid: i32) -> Option<u64> {
         let numbers = self.0.entry(id).or_default();
         if numbers.len() >= MAX_NUMBERS && !numbers.contains_key(&nsid) {
@@ -40,7 +40,7 @@ impl UnresolvedPeers {
 }
 
 impl NodeMap {
-    /// The netns that `id` calls `nsid`, while it lives. The host's numbers are names of their own.
+    /// The netns with this nsid in `id`, while it lives. The host's nsids are names of their own.
     pub(in crate::map) fn peer_netns(&self, id: NetnsId, nsid: i32) -> Option<NetnsId> {
         let entry = self.kernel.netns.get(&id)?;
         let peer = match entry.host {
@@ -50,7 +50,7 @@ impl NodeMap {
         peer.filter(|peer| self.kernel.netns.get(peer).is_some_and(|peer| peer.dying.is_none()))
     }
 
-    /// A link was told of.
+    /// A link was reported.
     pub(in crate::map) fn met(&mut self, id: NetnsId, link: &Link, at: BootNs) {
         let Some(nsid) = self.stranger(id, link) else { return };
         if let Some(pause) = self.kernel.unresolved_peers.pause(id, nsid) {
@@ -58,7 +58,7 @@ impl NodeMap {
         }
     }
 
-    /// Asks for the other ends of links that are still unknown.
+    /// Requests the other ends of links that are still unknown.
     pub(in crate::map) fn want_strangers(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         while let Some(id) = self.scheduler.next_stranger(now) {
             let Some(entry) = self.kernel.netns.get(&id) else { continue };
@@ -85,8 +85,7 @@ impl NodeMap {
         }
     }
 
-    /// The number of its peer's netns, if nobody has said which netns that is. A veth whose other end is
-    /// on the host is known from there.
+    /// The nsid of a link's peer, if its netns is unknown. A veth whose other end is on the host is known from there.
     fn stranger(&self, id: NetnsId, link: &Link) -> Option<i32> {
         let nsid = link.peer_nsid?;
         let entry =

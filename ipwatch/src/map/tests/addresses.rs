@@ -1,8 +1,8 @@
-//! What is one address and what are two, as the kernel has it; and how many are kept, and whose.
+//! What the kernel treats as one address or as two; limits on addresses, and how they are shared.
 
 use super::*;
 
-/// A pod's netns that was dumped before the probes tell of it.
+/// A pod's netns that was dumped before the probes report it.
 fn dumped(feed: &mut Feed) -> NetnsRef {
     let netns = full(7, 70, 3);
     feed.tell(Observation::Netns { netns });
@@ -18,7 +18,7 @@ fn on_eth0(local: &str, prefix_len: u8, peer: Option<&str>) -> Address {
     Address { key, scope: Some(0), flags: Some(0x80) }
 }
 
-/// Keys of tenures that were told to begin and to end, in order.
+/// Keys of tenures that were reported to begin and to end, in order.
 fn tenures(feed: &mut Feed) -> Vec<String> {
     let tell = |event| match event {
         TenureEvent::Held { key, .. } => Some(format!("+{key}")),
@@ -29,8 +29,8 @@ fn tenures(feed: &mut Feed) -> Vec<String> {
     feed.map.take_tenures().into_iter().filter_map(tell).collect()
 }
 
-/// `ip -6 addr change` writes the peer of an address that stands (`inet6_addr_modify`, net/ipv6/addrconf.c): no
-/// deletion of the former one is ever told.
+/// `ip -6 addr change` writes the peer of an existing address (`inet6_addr_modify`, net/ipv6/addrconf.c): no deletion
+/// of the former one is ever reported.
 #[test]
 fn an_ipv6_address_whose_peer_changes_is_one() {
     for (sight, origin) in [(ALL, Origin::Probe), (NONE, Origin::Netlink)] {
@@ -49,8 +49,8 @@ fn an_ipv6_address_whose_peer_changes_is_one() {
     }
 }
 
-/// A device has an IPv6 address once (`ipv6_chk_same_addr`), and its prefix is never changed in place: with another
-/// one it is another tenure, whose end of the first was missed.
+/// A device has an IPv6 address once (`ipv6_chk_same_addr`), and its prefix is never changed in place: another prefix
+/// means another tenure, and that the end of the first was missed.
 #[test]
 fn an_ipv6_address_with_another_prefix_stands_in_place_of_the_first() {
     let mut feed = Feed::new(ALL);
@@ -69,7 +69,7 @@ fn an_ipv6_address_with_another_prefix_stands_in_place_of_the_first() {
     );
 }
 
-/// `__inet_insert_ifa` (net/ipv4/devinet.c) refuses the same IP only with the same mask and for the same subnet.
+/// `__inet_insert_ifa` (net/ipv4/devinet.c) refuses the same IP only with the same mask and subnet.
 #[test]
 fn an_ipv4_address_stands_once_for_each_mask_and_subnet() {
     let mut feed = Feed::new(ALL);
@@ -93,7 +93,7 @@ fn an_ipv4_address_stands_once_for_each_mask_and_subnet() {
     }
 }
 
-/// The key of a tenure has no peer: it lasts as long as one of those that share it.
+/// The key of a tenure has no peer: the tenure lasts as long as one of the addresses that share the key.
 #[test]
 fn a_tenure_ends_with_the_last_address_of_its_key() {
     let mut feed = Feed::new(ALL);
@@ -131,7 +131,7 @@ fn hostile(n: u32) -> NetnsRef {
     full(100 + u64::from(n), 1_000 + n, 100 + n as i32)
 }
 
-/// One with so many addresses, each an IP of its own or, with `forms`, one IP with as many masks and peers.
+/// Gives a netns this many addresses, each with an IP of its own or, with `forms`, one IP with as many peers.
 fn fill(feed: &mut Feed, n: u32, addresses: u32, forms: bool) {
     for k in 0..addresses {
         let address = if forms {
@@ -163,7 +163,7 @@ fn nobody_fills_the_room_of_others() {
         for last in 0..8 {
             feed.tell(Observation::Address { netns: pod, address: address(last) });
         }
-        // What a netns with few has it keeps, whatever others do.
+        // A netns with few addresses keeps them, whatever others do.
         fill(&mut feed, 17, IN_ONE as u32, forms);
         fill(&mut feed, 3, IN_ONE as u32, forms);
         assert_eq!(kept(&feed, pod), 8, "one IP in many forms: {forms}");
@@ -214,7 +214,7 @@ fn the_host_has_room_of_its_own() {
 fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     let mut feed = bounded();
     feed.tell(Observation::Netns { netns: hostile(0) });
-    // The first of a netns is what it was made for.
+    // A netns was made for its first address.
     let first = Ipv4Addr::from_bits(0x0b00_0000);
     for n in 0..17 {
         fill(&mut feed, n, IN_ONE as u32, false);
@@ -240,7 +240,7 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
             |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.cookie > Some(9));
         feed.wants(after_ms).iter().filter(|want| adopt(want)).count()
     };
-    // They were new, and are read for that.
+    // They are new, and are read for that reason.
     for n in 0..18 {
         dump(&mut feed, n, true);
     }
@@ -257,7 +257,7 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     assert_eq!(doubts(&feed, nobodys).1, 0);
 }
 
-/// A dump of what is kept; `more`: and of as much beyond that as the netns once had.
+/// Dumps what is kept and, with `more`, also as much beyond that as the netns once had.
 fn dump(feed: &mut Feed, n: u32, more: bool) {
     let (netns, scope) = (hostile(n), Scope::Addresses { netns: hostile(n) });
     let began = feed.tell(Observation::Began(scope.clone()));
@@ -299,8 +299,8 @@ fn a_cookie_that_comes_late_leaves_the_tenures_as_they_were_told() {
     );
 }
 
-/// Without probes netlink tells of a netns by its nsid, and a walk of processes by its inode and cookie; the nsid is
-/// learned later.
+/// Without probes, netlink reports a netns by its nsid, and a walk of processes by its inode and cookie; that the nsid
+/// belongs to it is learned later.
 fn two_that_are_one(dumped: bool) -> Vec<String> {
     let mut feed = Feed::new(ALL);
     let by_nsid = NetnsRef { cookie: None, inode: None, nsid: Some(3) };
@@ -320,7 +320,7 @@ fn two_that_are_one(dumped: bool) -> Vec<String> {
     feed.tell(Observation::Netns { netns: full(7, 70, 3) });
     let mut told = tenures(&mut feed);
     feed.tell(Observation::AddressGone { netns: full(7, 70, 3), key: key(1) });
-    // What has not been told is told with its end.
+    // A tenure that has not been reported is reported with its end.
     told.push("the end:".to_owned());
     told.extend(tenures(&mut feed));
     told
@@ -347,7 +347,7 @@ fn what_was_not_told_is_told_when_two_netns_turn_out_to_be_one() {
     assert_eq!(told, [format!("+{new}"), "the end:".into(), format!("-{new} address-deleted")]);
 }
 
-/// The kernel hands an inode out again at once (`ns_free_inum`), and without cookies nothing else tells the two apart.
+/// The kernel reuses an inode at once (`ns_free_inum`), and without cookies nothing else distinguishes the two netns.
 #[test]
 fn an_inode_that_is_handed_out_again_is_another_netns() {
     let mut feed = Feed::new(NONE);

@@ -1,4 +1,4 @@
-//! Pools of which blocks say how much is taken.
+//! Pools whose usage is reported by blocks.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn ended(began: BootNs, complete: bool) -> Observation {
     Observation::Ended { scope: Scope::Blocks { store: "calico".into() }, began, complete }
 }
 
-/// What is taken of each pool, where that is known.
+/// Number of taken IPs of each pool, where known.
 fn used(feed: &Feed) -> Vec<Option<u64>> {
     let used = |range| feed.map.is_counted(range).then(|| range.usage().used);
     feed.map.ranges().map(used).collect()
@@ -97,7 +97,7 @@ fn what_is_told_late_changes_nothing() {
     assert_eq!(used(&feed), [Some(60), Some(0)]);
 }
 
-/// Its own reservations are among those that the block counts.
+/// The block's count includes this node's own reservations.
 #[test]
 fn a_reservation_of_this_node_counts_once() {
     let mut feed = told();
@@ -123,7 +123,7 @@ fn a_reservation_of_this_node_counts_once() {
     assert_eq!([within("pool-1"), within("pool-2"), within("k8s-pod-network")], [1, 0, 1]);
     let prefix = |text: &str| feed.map.pools_of(&text.parse().unwrap()).count();
     assert_eq!([prefix("10.0.1.5"), prefix("10.0.1.6"), prefix("0.0.0.0/0")], [1, 0, 1]);
-    // A pool that is put anew counts what there is of it.
+    // A pool that is added again counts the existing blocks.
     feed.tell(Observation::Ended {
         scope: Scope::Ranges { store: "calico".into() },
         began: feed.at.plus(1),
@@ -171,7 +171,7 @@ fn a_silent_source_of_pools_is_not_at_peace() {
     assert!(feed.map.ranges_are_counted(), "it never had one");
 }
 
-/// Whatever is told in whatever order, the sums are those of the blocks that there are.
+/// Whatever is reported in whatever order, the sums are those of the existing blocks.
 #[test]
 fn the_sums_are_those_of_the_blocks_that_there_are() {
     let mut random: u64 = 7;
@@ -188,7 +188,7 @@ fn the_sums_are_those_of_the_blocks_that_there_are() {
             feed.tell(gone(&key.to_string()));
             model.remove(&key);
         } else {
-            // Some of neither pool, some of which nothing is known.
+            // Some blocks of neither pool, some with unknown content.
             let first = (next(8) > 0).then(|| ip(next(4), key));
             let taken = (first.is_some() && next(8) > 0).then(|| u32::from(next(16)));
             feed.tell(block(&key.to_string(), first, taken));

@@ -1,4 +1,4 @@
-//! Runs of plugins whose end was not seen.
+//! Runs of plugins whose end was not observed.
 
 use super::*;
 use crate::fact::{CniCall, CniCommand};
@@ -43,7 +43,7 @@ fn a_plugin_that_ends_has_seen_those_that_it_ran_end() {
     assert_eq!((went(&feed).running, went(&feed).failures), (1, 0));
     let taken: Vec<TaskKey> = feed.map.take_calls().iter().map(|entry| entry.call.task).collect();
     assert_eq!(taken, [run(10, 1)], "how long the others took is not known");
-    // Told after all: nothing is counted twice.
+    // Reported late: nothing is counted twice.
     feed.tell(ended(run(11, 2), Some(1), None));
     assert_eq!((went(&feed).running, went(&feed).failures), (1, 0));
 }
@@ -65,7 +65,7 @@ fn an_end_that_went_unseen_is_neither_success_nor_failure() {
     feed.tell(del(run(10, 1), 1, "bridge"));
     feed.tell(ended(run(10, 1), Some(1), None));
     feed.tell(del(run(11, 2), 1, "bridge"));
-    // The pid is used again.
+    // The pid is reused.
     feed.tell(del(run(11, 3), 1, "bridge"));
     assert_eq!((went(&feed).running, went(&feed).failures), (1, 1));
     assert_eq!(feed.map.failing_dels().count(), 1);
@@ -83,7 +83,7 @@ fn a_run_whose_end_was_lost_is_not_under_way_for_ever() {
         |feed: &Feed, after| feed.map.is_called(CniCommand::Del, "c1", began.plus(after), MINUTE);
     assert!(is_called(&feed, MINUTE));
     assert!(!is_called(&feed, 3 * MINUTE));
-    // The next one is the occasion to forget it.
+    // The next run removes the old one.
     feed.at = began.plus(31 * MINUTE);
     feed.tell(del(run(11, 2), 1, "bridge"));
     assert_eq!((went(&feed).running, feed.map.running_calls().count()), (1, 1));

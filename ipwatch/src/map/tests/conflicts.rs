@@ -1,4 +1,4 @@
-//! Conflicts that are kept from one settling to the next are those that would be found anew, whatever happens between.
+//! Conflicts cached from one settling to the next must equal those computed anew, whatever happens in between.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::fact::{Claim, ClaimKind, Link, Mac, Neighbour};
 
 const BRIDGE: u32 = 4;
 const ETH0: u32 = 2;
-/// Steps of the clock, in ms: about those after which a claim means something else.
+/// Steps of the clock, in ms: around the times after which a claim's meaning changes.
 const PAUSES: [u64; 8] = [1, 40, 99, 101, 501, 1_001, 2_001, 61_000];
 
 /// Two IPs, three MACs, three pods on one bridge.
@@ -70,7 +70,7 @@ fn wire(feed: &mut Feed, n: u8, mac: Mac, wired: bool) {
 
 fn address_of(n: u8, tried: bool) -> Address {
     let key = AddressKey { ifindex: ETH0, ..key(n) };
-    // IFA_F_TENTATIVE: it is being tried out.
+    // IFA_F_TENTATIVE: duplicate address detection is running.
     Address { key, scope: Some(0), flags: Some(if tried { 0x40 } else { 0 }) }
 }
 
@@ -143,7 +143,8 @@ proptest! {
     }
 }
 
-/// An announcement counts after its own two seconds, however soon after it the entry was taken (found by the test above).
+/// An announcement counts after its own two seconds, however soon after it the entry was accepted (found by the test
+/// above).
 #[test]
 fn an_announcement_that_became_the_entry_counts_by_the_clock() {
     let mut feed = Feed::new(ALL);
@@ -167,7 +168,7 @@ fn an_announcement_that_became_the_entry_counts_by_the_clock() {
     assert_eq!(feed.map.conflicts(feed.at).len(), 1);
 }
 
-/// The first test finds conflicts to compare.
+/// Shows that the first test has conflicts to compare.
 #[test]
 fn two_answers_are_kept() {
     let mut feed = Feed::new(ALL);

@@ -1,4 +1,4 @@
-//! What one source tells and another does not.
+//! Data that one source reports and another does not.
 
 use super::*;
 use crate::fact::Parent;

@@ -1,4 +1,4 @@
-//! Teardowns of netns as they are told to whoever traces them.
+//! Teardowns of netns, as they are reported for traces.
 
 use super::*;
 use crate::fact::Cleanup;
@@ -7,7 +7,7 @@ fn worker() -> Cleanup {
     Cleanup { pid: 77, state: 'D', wchan: Some("msleep".into()), stack: Vec::new(), message: None }
 }
 
-/// A netns with an IP that begins to die; when it does.
+/// Makes a netns with an IP and begins its teardown. Returns when it began.
 fn dying(feed: &mut Feed) -> BootNs {
     feed.tell(Observation::Netns { netns: full(7, 70, 3) });
     feed.tell(Observation::Address { netns: NetnsRef::cookie(7), address: address(1) });
@@ -63,13 +63,13 @@ fn those_for_which_there_is_no_room_are_counted() {
     }
     assert_eq!((feed.map.take_endings().len(), feed.map.take_untold_endings()), (2_048, 3));
     assert_eq!(feed.map.take_untold_endings(), 0);
-    // Nor can all be followed that die at a time.
+    // Nor can an unlimited number of teardowns be tracked at a time.
     (20_001..=22_050).for_each(|n| begin(&mut feed, n));
     assert_eq!(feed.map.take_untold_endings(), 2);
 }
 
-/// `unhash_nsid` (net/core/net_namespace.c, 6.12) frees the nsid of a dying netns before it sends RTM_DELNSID: a new
-/// netns may have it by then.
+/// `unhash_nsid` (net/core/net_namespace.c, 6.12) frees the nsid of an ending netns before it sends RTM_DELNSID: a new
+/// netns may have the nsid by then.
 #[test]
 fn a_netns_that_is_called_dead_by_its_nsid_alone_is_opened_again() {
     let mut feed = Feed::new(ALL);
@@ -86,7 +86,7 @@ fn a_netns_that_is_called_dead_by_its_nsid_alone_is_opened_again() {
         let asks = |want: &Request| matches!(want, Request::Adopt { netns, .. } if netns.cookie == Some(7));
         feed.wants(after_ms).iter().any(asks)
     };
-    // The one before it had the nsid too, and what it had is still thought to be there.
+    // The previous netns had the nsid too, and its address is still in the map.
     feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(1) });
     adopted(&mut feed);
     assert!(!opened(&mut feed, 1_000));
@@ -105,7 +105,7 @@ fn a_netns_that_is_called_dead_by_its_nsid_alone_is_opened_again() {
     assert!(feed.map.netns(id).unwrap().dying.is_some(), "nothing opens it");
     assert!(!opened(&mut feed, 60_000), "once");
 
-    // By its cookie no other one is meant.
+    // A cookie cannot mean another netns.
     adopted(&mut feed);
     feed.tell(Observation::NetnsDying { netns: cookie });
     assert!(!opened(&mut feed, 60_000));
@@ -126,14 +126,14 @@ fn opens(feed: &mut Feed) -> bool {
     feed.wants(100).iter().any(asks)
 }
 
-/// It is opened and dumped, as it was asked to be.
+/// The requested adoption: the netns is opened and dumped.
 fn is_opened(feed: &mut Feed) {
     let netns = NetnsRef { cookie: Some(7), ..INODE };
     let began = feed.tell(Observation::Began(Scope::Addresses { netns }));
     feed.tell(Observation::Ended { scope: Scope::Addresses { netns }, began, complete: true });
 }
 
-/// A walk meets the netns below these paths; whether it is opened then.
+/// A walk finds the netns mounted at these paths. Returns whether it is then opened.
 fn walk(feed: &mut Feed, paths: &[&str]) -> bool {
     let began = feed.tell(Observation::Netns { netns: INODE });
     for path in paths {
@@ -144,7 +144,8 @@ fn walk(feed: &mut Feed, paths: &[&str]) -> bool {
     opens(feed)
 }
 
-/// A snapshot meets these processes in it, each named by the tick of its start; whether it is opened then.
+/// A snapshot finds these processes in the netns; the pid is also the tick of the start. Returns whether the netns is
+/// then opened.
 fn snapshot(feed: &mut Feed, pids: &[u32]) -> bool {
     let began = feed.tell(Observation::Began(Scope::Tasks));
     for pid in pids {
@@ -156,8 +157,8 @@ fn snapshot(feed: &mut Feed, pids: &[u32]) -> bool {
     opens(feed)
 }
 
-/// The kernel hands out the inode of a netns again at once (`ns_alloc_inum`): where no end is seen, a walk meets it as
-/// before.
+/// The kernel reuses the inode of a netns at once (`ns_alloc_inum`): where ends are not observed, a walk finds the
+/// inode as before.
 #[test]
 fn an_inode_whose_mounts_are_all_others_is_opened_again() {
     let mut feed = Feed::new(NONE);
@@ -176,7 +177,7 @@ fn an_inode_whose_mounts_are_all_others_is_opened_again() {
     assert!(!walk(&mut feed, &["/run/netns/c"]));
 }
 
-/// Whichever is read first, that its tasks have gone or that it is mounted.
+/// In either order: its tasks ended, and it was mounted.
 #[test]
 fn one_that_tasks_held_is_opened_again_when_it_is_mounted() {
     for tasks_are_read_first in [false, true] {

@@ -1,4 +1,4 @@
-//! Links, neighbours and routes of netns that anybody can make, and of those that a runtime vouches for.
+//! Links, neighbours and routes of untrusted netns, and of those that a runtime vouches for.
 
 use super::*;
 use crate::fact::{Hop, Neighbour, Route, RouteKey, Scope, Vlans};
@@ -13,7 +13,7 @@ fn bounded() -> Feed {
     feed
 }
 
-/// The names of the nth netns of somebody whom nobody vouches for.
+/// The names of the nth netns that no runtime vouches for.
 fn strange(n: u32) -> NetnsRef {
     full(100 + u64::from(n), 1_000 + n, 100 + n as i32)
 }
@@ -33,7 +33,7 @@ fn route(k: u32) -> Route {
     Route { key, hops: vec![Hop { ifindex: 2, gateway: None }] }
 }
 
-/// So many of each.
+/// Adds this many entries of each kind.
 fn fill(feed: &mut Feed, netns: NetnsRef, count: u32) {
     for k in 0..count {
         feed.tell(Observation::Link { netns, link: link(2 + k) });
@@ -50,13 +50,13 @@ fn fill(feed: &mut Feed, netns: NetnsRef, count: u32) {
     }
 }
 
-/// Links, neighbours and routes that are kept.
+/// Number of links, neighbours and routes that are kept.
 fn kept(feed: &Feed, netns: NetnsRef) -> [usize; 3] {
     let entry = feed.map.netns(feed.map.find(&netns).unwrap()).unwrap();
     [entry.links().count(), entry.neighbours().count(), entry.routes().count()]
 }
 
-/// A runtime says that this is its sandbox's.
+/// A runtime reports the netns as its sandbox's.
 fn vouch(feed: &mut Feed) {
     feed.tell(Observation::Netns { netns: POD });
     feed.tell(Observation::Holder { netns: POD, holder: mounted_at(PATH) });
@@ -78,7 +78,7 @@ fn strangers_share_what_pods_and_the_host_leave() {
     let of: Vec<usize> = (0..20).map(|n| kept(&feed, strange(n)).iter().sum()).collect();
     let all: usize = of.iter().sum();
     assert!(all * 224 < IN_ALL && of.iter().all(|one| *one > 0), "{of:?}");
-    // A pod that comes later takes it from them.
+    // A later pod takes room from them.
     fill(&mut feed, POD, 60);
     assert_eq!(kept(&feed, POD), [60, 60, 60]);
     assert!(feed.map.beyond_bounds() > 1_000, "{}", feed.map.beyond_bounds());

@@ -55,7 +55,7 @@ fn a_pod_takes_one_of_each_set_and_the_tightest_decides() {
     assert_eq!(usage(&feed), Usage { usable: 8, used: 2, free: 6 });
 }
 
-/// What `check` refuses is not counted as what can be handed out.
+/// An IP that `check` rejects is not counted as available.
 #[test]
 fn what_is_up_without_a_reservation_cannot_be_handed_out() {
     let mut feed = Feed::new(ALL);
@@ -71,7 +71,7 @@ fn what_is_up_without_a_reservation_cannot_be_handed_out() {
     assert_eq!(view(&feed), (5, None, None), "what is up is not known");
     feed.tell(source(SourceStatus::Active));
     feed.tell(Observation::Netns { netns: full(7, 70, 3) });
-    // Reserved and up; up alone; the gateway's, which is not handed out; another network's.
+    // Reserved and up; only up; the gateway's, which is not handed out; another network's.
     feed.tell(Observation::Reservation(reservation(2, 2)));
     for last in [2, 3, 1, 9] {
         feed.tell(Observation::Address { netns: full(7, 70, 3), address: address(last) });
@@ -160,7 +160,7 @@ fn more_said_of_the_same_pod_is_no_release() {
     assert_eq!(feed.map.releases_of(ip(6)).count(), 0);
 }
 
-/// A netns with 10.0.0.5 that an attachment says is `c1`'s, by its path or by its IP alone.
+/// A netns with 10.0.0.5 that an attachment assigns to `c1`, by its path or only by its IP.
 fn owned(path: Option<&str>) -> Feed {
     let mut feed = Feed::new(ALL);
     let holder = Holder::Mount {
@@ -218,7 +218,7 @@ fn a_guess_by_its_ip_bereaves_nobody() {
     }
 }
 
-/// One step in the life of a store.
+/// One operation on a store.
 #[derive(Debug, Clone)]
 enum Step {
     Reserve(u8, u8),
@@ -235,7 +235,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Increments and dumps, in any order: look-ups and counts are what the model says.
+    /// Increments and dumps, in any order: lookups and counts equal the model's.
     #[test]
     fn reservations_equal_the_model(steps in prop::collection::vec(step(), 1..60), ranged in 0..60usize) {
         let mut feed = Feed::new(ALL);

@@ -1,9 +1,9 @@
-//! Reservations without their containers, when there are many.
+//! Reservations without their containers, in large numbers.
 
 use super::*;
 use crate::fact::{Attachment, Range, RangePart, Reservation};
 
-/// Written before the boot: without a runtime that alone makes it a leak.
+/// A reservation written before the boot: without a runtime that alone makes it a leak.
 fn old(network: &str, n: u16) -> Observation {
     let [high, low] = n.to_be_bytes();
     let ip: IpAddr = Ipv4Addr::new(10, 1, high, low).into();
@@ -72,7 +72,7 @@ fn so_many_are_asked_about_in_turns_and_counted_as_they_change() {
     assert!(next <= feed.at.plus(20 * MS), "{next:?}");
     feed.wants(20);
     assert_eq!(leaked(&feed), [5_000]);
-    // What was told of in the meantime.
+    // Changes reported in the meantime.
     feed.tell(Observation::ReservationGone {
         store: "host-local".into(),
         key: "/many/10.1.0.9".into(),
@@ -81,7 +81,7 @@ fn so_many_are_asked_about_in_turns_and_counted_as_they_change() {
     feed.tell(range("/b.conflist"));
     assert_eq!(leaked(&feed), [4_999, 4_999]);
     assert!(feed.map.is_leaked("host-local", "/many/10.1.0.8"));
-    // One turn out to be somebody's.
+    // One of them turns out to have a netns.
     feed.tell(Observation::Holder { netns: full(7, 70, 3), holder: mounted_at("/run/netns/x") });
     feed.tell(Observation::Attachment(Attachment {
         container_id: "many-8".into(),

@@ -1,18 +1,18 @@
-//! Events of tasks that no probe told: repaired at once, counted when a later look confirms them.
+//! Events of tasks that no probe reported: repaired at once, counted when a later look confirms them.
 
 use super::*;
 
 const NETNS: NetnsRef = NetnsRef { cookie: Some(7), inode: None, nsid: None };
 const SEC: u64 = 1_000 * MS;
 
-/// A task that started so many seconds after the boot.
+/// A task that started this many seconds after the boot.
 fn started(pid: u32, seconds: u64) -> Task {
     let mut task = task(pid, NETNS);
     task.key.start = seconds * 100;
     task
 }
 
-/// A whole snapshot at that second.
+/// A complete snapshot at that second.
 fn snapshot(feed: &mut Feed, second: u64, tasks: &[Task]) {
     let at = BootNs(second * SEC);
     feed.tell_at(at, Origin::Snapshot, Observation::Began(Scope::Tasks));
@@ -23,7 +23,7 @@ fn snapshot(feed: &mut Feed, second: u64, tasks: &[Task]) {
     feed.tell_at(at, Origin::Snapshot, ended);
 }
 
-/// One that took its first snapshot at the tenth second.
+/// A feed with its first snapshot at second 10.
 fn feed() -> Feed {
     let mut feed = Feed::new(ALL);
     snapshot(&mut feed, 10, &[]);

@@ -1,10 +1,10 @@
-//! Random lives of netns, against a model, and in any order at all.
+//! Random sequences of netns events: against a model, and in arbitrary order.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One step of a random life: netns are born, get names, addresses and tasks, and die.
+/// One random step: netns are created, get names, addresses and tasks, and end.
 #[derive(Debug, Clone)]
 enum Step {
     Seen(u8),
@@ -29,8 +29,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a model that keys on the slot's incarnation: inodes and nsids are reused by every
-    /// incarnation of a slot, cookies never.
+    /// Against a model that keys on the slot's incarnation: inodes and nsids are reused by every incarnation of a slot,
+    /// cookies never.
     #[test]
     fn the_map_equals_the_model(steps in prop::collection::vec(step(), 1..200), provisional: bool) {
         let mut feed = Feed::with(NodeMap::new(provisional), ALL);
@@ -84,7 +84,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes, in whatever order of time: no panic, and no address outside a netns.
+    /// In any order of facts and times: no panic, and no address outside a netns.
     #[test]
     fn any_order_is_survived(
         steps in prop::collection::vec((step(), 0..50u64, prop::option::of(0..3u64), prop::option::of(0..3u32), prop::option::of(0..3i32)), 1..300)

@@ -1,4 +1,4 @@
-//! What comes late, twice or out of order: events, netlink's echoes of them, and dumps.
+//! Facts that arrive late, twice or out of order: events, netlink's echoes of them, and dumps.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn late_word_of_a_dead_netns_does_not_revive_it() {
     assert_eq!(feed.map.all_netns().count(), 1);
 }
 
-/// A walk carries the time it began, and may have met who had the inode and the nsid before.
+/// A walk carries the time at which it began, and may have found the previous owner of the inode and the nsid.
 #[test]
 fn late_word_of_who_had_a_name_before_does_not_take_it_away() {
     let mut feed = Feed::new(ALL);
@@ -28,7 +28,7 @@ fn late_word_of_who_had_a_name_before_does_not_take_it_away() {
     assert!(feed.ips().is_empty(), "the kernel gives a name out again when its owner is gone");
 }
 
-/// Netlink's word of the one that had the nsid before is read after the nsid was given out again, and stamped then.
+/// Netlink's message about the previous owner of the nsid is read, and gets its time, after the nsid was reused.
 #[test]
 fn a_late_end_by_nsid_hides_nobody_for_good() {
     let mut feed = Feed::new(NONE);
@@ -54,7 +54,7 @@ fn a_dying_netns_keeps_its_addresses_until_the_end_where_that_is_seen() {
     feed.tell(Observation::NetnsDying { netns: NetnsRef::nsid(3) });
     let view = feed.map.addresses(&Selector::Ip(None));
     assert_eq!(view[0].netns.state.as_deref(), Some("dying"));
-    // The nsid is free at once and soon another's.
+    // The nsid is free at once and soon belongs to another netns.
     feed.tell(Observation::Address { netns: NetnsRef::nsid(3), address: address(2) });
     assert_eq!(feed.ips(), [ip(1), ip(2)]);
     feed.tell(Observation::NetnsGone { netns: NetnsRef::cookie(7) });
@@ -69,7 +69,7 @@ fn a_dump_neither_revives_nor_overwrites() {
     let began = feed.tell(Observation::Netns { netns });
     feed.tell(Observation::AddressGone { netns, key: key(1) });
     feed.tell(Observation::Address { netns, address: address(3) });
-    // The dump read 1 before it went, and 2, but not yet 3.
+    // The dump read 1 before its removal, and 2, but not yet 3.
     let dump = |what| Fact { at: began, origin: Origin::Netlink, what };
     let scope = Scope::Addresses { netns };
     feed.map.apply(&dump(Observation::Began(scope.clone())));
@@ -79,7 +79,7 @@ fn a_dump_neither_revives_nor_overwrites() {
     assert_eq!(feed.ips(), [ip(2), ip(3)]);
 }
 
-/// Both have the time of one moment: what it was read before, nobody can tell, and a deletion is told once.
+/// Both have the same time: which came first is unknown, and a deletion is reported only once.
 #[test]
 fn what_goes_at_the_moment_that_a_dump_begins_is_not_revived() {
     let mut feed = Feed::new(NONE);
@@ -126,7 +126,7 @@ fn netlink_does_not_undo_what_probes_told_in_order() {
     assert_eq!(feed.ips(), [ip(1)]);
 }
 
-/// A pod's netns that was dumped before the probes tell of it.
+/// A pod's netns that was dumped before the probes report it.
 fn dumped(feed: &mut Feed) -> NetnsRef {
     let netns = full(7, 70, 3);
     feed.tell(Observation::Netns { netns });
@@ -134,7 +134,7 @@ fn dumped(feed: &mut Feed) -> NetnsRef {
     netns
 }
 
-/// One dump of addresses, as adoption tells it: all with the time it began.
+/// One dump of addresses, as an adoption reports it: all with the time at which it began.
 fn dump(feed: &mut Feed, netns: NetnsRef, found: &[u8]) {
     let scope = Scope::Addresses { netns };
     let began = feed.tell_from(Origin::Netlink, Observation::Began(scope.clone()));
@@ -243,7 +243,7 @@ fn the_end_of_a_former_owner_does_not_end_the_next_one() {
     let first = full(7, 70, 3);
     feed.tell(Observation::Address { netns: first, address: address(1) });
     let died = feed.tell(Observation::NetnsDying { netns: first });
-    // Netlink is quicker than the ring: the next netns with this inode is told before the end of the first.
+    // Netlink is faster than the ring: the next netns with this inode is reported before the end of the first.
     let next = full(8, 70, 3);
     feed.tell_from(Origin::Netlink, Observation::Netns { netns: next });
     feed.tell_from(Origin::Netlink, Observation::Address { netns: next, address: address(2) });
@@ -319,8 +319,8 @@ fn what_netlink_repeats_raises_no_doubt_whoever_is_first() {
     assert_eq!(adoptions(&mut feed, 5_000), 0);
 }
 
-/// Without probes the end of a netns may go untold: its nsid was taken away before anybody knew that it was its. Its
-/// inode is given to another one, of which netlink tells by the nsid and the list of mounts by the inode.
+/// Without probes the end of a netns may go unreported, if its nsid was removed before it was known to belong to it.
+/// Its inode is reused by another netns, which netlink reports by the nsid and the list of mounts by the inode.
 #[test]
 fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
     let mut feed = Feed::new(NONE);
@@ -354,7 +354,7 @@ fn a_netns_with_the_inode_of_one_whose_end_was_not_told_is_read() {
     assert_eq!(feed.map.find(&old), None);
 }
 
-/// Whoever makes netns that nobody can open has the others opened anew once, and not for as long as those are there.
+/// Creating netns that cannot be opened makes the others be opened again once each, not for as long as they exist.
 #[test]
 fn netns_that_cannot_be_opened_have_the_others_opened_seldom() {
     let mut feed = Feed::new(NONE);
@@ -367,7 +367,7 @@ fn netns_that_cannot_be_opened_have_the_others_opened_seldom() {
     );
     let mut opened = 0;
     for second in 0..600_u64 {
-        // Another one each 20 s.
+        // A new one every 20 s.
         if second % 20 == 0 {
             let netns = NetnsRef::nsid(100 + second as i32);
             feed.tell_from(Origin::Netlink, Observation::Address { netns, address: address(1) });

@@ -1,4 +1,4 @@
-//! Whose a netns is, while its sandbox is still being made in another.
+//! The owner of a netns, while its sandbox is still being made in another.
 
 use super::*;
 use crate::fact::{CniCall, CniCommand};
@@ -8,7 +8,7 @@ const INIT: u32 = 10;
 const RUNTIMES: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
 const PODS: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
 
-/// The runtime's own process, and the first of a sandbox that is being made.
+/// The runtime's own process, and the first process of a sandbox that is being made.
 fn being_made(feed: &mut Feed, cgroup: &str) {
     feed.tell(Observation::Task(task(5, RUNTIMES)));
     feed.tell(Observation::Task(task(INIT, RUNTIMES)));
@@ -16,7 +16,7 @@ fn being_made(feed: &mut Feed, cgroup: &str) {
     feed.wants(1);
 }
 
-/// What the runtime says when it is made.
+/// The runtime's report when the sandbox is made.
 fn told(feed: &mut Feed) {
     feed.tell(Observation::Task(task(INIT, PODS)));
     feed.tell(sandbox(Some(INIT)));
@@ -50,7 +50,7 @@ fn a_guess_ends_when_the_sandbox_is_surely_anothers() {
     told(&mut feed);
     assert_eq!(owner(&feed, &PODS).as_deref(), Some(ID));
     assert_eq!(owner(&feed, &RUNTIMES), None);
-    // Nor does it come back with whatever is told of it.
+    // Later facts about the netns do not bring the owner back.
     feed.tell(Observation::Holder { netns: RUNTIMES, holder: mounted_at("/run/netns/far") });
     feed.wants(1);
     assert_eq!(owner(&feed, &RUNTIMES), None);
@@ -68,7 +68,7 @@ fn one_that_is_mounted_elsewhere_is_not_guessed() {
     }
 }
 
-/// In a mount namespace where whoever is root chooses the paths.
+/// A mount in a mount namespace whose paths are chosen by the root user of a container.
 fn mounted_elsewhere_at(path: &str) -> Holder {
     let Holder::Mount { path, pid, comm, cgroup, .. } = mounted_at(path) else { unreachable!() };
     Holder::Mount { mount_ns: 5, path, pid, comm, cgroup, foreign: true }
@@ -116,7 +116,7 @@ fn whoever_has_the_pid_may_have_been_on_his_way() {
     }
 }
 
-/// The next pod is given the IP of one that hangs, and nothing but that is known of its netns yet.
+/// The next pod is given the IP of one that hangs, and only that IP is known of its netns yet.
 #[test]
 fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
     let mut feed = Feed::new(ALL);
@@ -143,7 +143,7 @@ fn who_has_a_netns_of_its_own_is_not_guessed_by_its_ip_elsewhere() {
     assert_eq!(feed.map.sandbox_of(id), (None, None));
 }
 
-/// A node's pods may have many addresses each: one that comes later does not name the others again.
+/// A pod may have many addresses: a later one does not name the others again.
 #[test]
 fn each_tenure_is_named_once_and_all_of_them_when_the_owner_is_known() {
     let address = |last: u8| {

@@ -1,12 +1,12 @@
-//! Who meets whom: random wirings against a slow model that forwards one frame by the book, and small ones by
-//! hand.
+//! Which endpoints meet: random wirings against a slow model that forwards one frame as the kernel does, and small
+//! wirings built manually.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::fact::{LinkDetail, Vlans};
 
-/// What of a netns says where its frames go, in the model's own words.
+/// What decides where frames of a device go, in the model's own types.
 #[derive(Debug, Clone)]
 struct Device {
     netns: usize,
@@ -19,7 +19,7 @@ struct Device {
     vlans: Option<Members>,
 }
 
-/// VLANs, each with or without its tag on the way out, and the one of what comes in without.
+/// VLANs, each untagged or tagged on egress, and the VLAN of untagged ingress.
 type Members = (Vec<(u16, bool)>, Option<u16>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,7 +51,7 @@ impl Device {
     }
 }
 
-/// Made from random numbers, so that it is always something that the kernel allows.
+/// Built from random numbers in such a way that the kernel would allow it.
 #[derive(Debug, Clone)]
 struct Wires(Vec<Device>);
 
@@ -113,13 +113,13 @@ impl Wires {
         let same = |make: &Make| match (what, make) {
             (Make::Vlan(a), Make::Vlan(b)) => a == *b,
             (Make::Vlan(_), _) | (_, Make::Vlan(_)) => false,
-            // One kind and mode of ipvlan a parent; passthru alone.
+            // All ipvlans of a parent have one mode; passthru must be the only device.
             (Make::Ipvlan(..), make) => what != *make,
             (Make::Macvlan(8), _) | (_, Make::Macvlan(8) | Make::Ipvlan(..)) => true,
             _ => false,
         };
         let taken = self.uppers(below).any(|(_, other)| same(&other.what));
-        // A port's frames are the bridge's; nothing is made of what is made of another but VLANs.
+        // Frames of a port go to the bridge; on a stacked device only VLANs can be stacked.
         let slave = under.master.is_some_and(|of| self.0[of].what != Make::Vrf);
         let stacked = under.is_upper() || under.what == Make::Vrf;
         if taken || (!vlan && (slave || stacked)) || under.what == Make::Vrf {
@@ -149,7 +149,7 @@ impl Wires {
     }
 }
 
-/// Told of or not, with VLANs 1, 5 and 6.
+/// Reported or not, with VLANs 1, 5 and 6.
 fn vlans(bits: u8) -> Option<Members> {
     let all = [1, 5, 6].into_iter().enumerate();
     let member = all.filter(|(place, _)| *place == 0 || bits >> place & 1 == 1);
@@ -159,7 +159,7 @@ fn vlans(bits: u8) -> Option<Members> {
     (bits % 16 != 15).then_some((list, pvid))
 }
 
-/// The model: what the kernel does with one frame, read from the list of devices anew at each step.
+/// The model: what the kernel does with one frame, evaluated from the list of devices at each step.
 impl Wires {
     fn carriers(&self) -> Vec<bool> {
         let mut on = vec![false; self.0.len()];
@@ -186,7 +186,7 @@ impl Wires {
             && !self.uppers(id).any(|(_, upper)| upper.what == Make::Macvlan(8))
     }
 
-    /// Who hears a frame that the IP stack sends by a device.
+    /// The devices that receive a frame which the IP stack sends by a device.
     fn heard(&self, from: usize) -> std::collections::BTreeSet<usize> {
         let mut heard = std::collections::BTreeSet::new();
         if !self.has_own_stack(from) {
@@ -248,7 +248,7 @@ impl Wires {
         (0..self.0.len()).filter(|id| self.0[*id].master == Some(of)).collect()
     }
 
-    /// Whether the device's own netns gets it.
+    /// Returns whether the device's own netns receives the frame.
     fn receive(
         &self,
         id: usize,
@@ -278,7 +278,7 @@ impl Wires {
                 _ => {}
             }
         }
-        // Whose MAC it has.
+        // The device whose MAC the frame has.
         let mut sender = from;
         while matches!(self.0[sender].what, Make::Vlan(_)) {
             sender = self.0[sender].below;
@@ -342,7 +342,7 @@ impl Wires {
         }
     }
 
-    /// Those who hear each other.
+    /// Pairs of devices that receive each other's frames.
     fn meetings(&self) -> std::collections::BTreeSet<(usize, usize)> {
         let heard: Vec<_> = (0..self.0.len()).map(|id| self.heard(id)).collect();
         let both = |(a, b): &(usize, usize)| heard[*b].contains(a);
@@ -351,7 +351,7 @@ impl Wires {
     }
 }
 
-/// What sources would tell of it.
+/// The facts that sources would report.
 impl Wires {
     fn link(&self, id: usize) -> Link {
         let one = &self.0[id];
@@ -384,7 +384,7 @@ impl Wires {
         }
     }
 
-    /// `untold`: netns that nobody told what they call others.
+    /// `untold`: netns whose nsids for others are not reported.
     fn tell(&self, feed: &mut Feed, untold: [bool; NETNS]) {
         for own in 0..NETNS {
             feed.tell(Observation::Netns { netns: netns_of(own) });
@@ -459,7 +459,7 @@ proptest! {
     #[test]
     fn what_is_not_told_is_not_claimed(recipe in recipe(), untold: [bool; NETNS]) {
         let wires = Wires::build(&recipe);
-        // A VLAN that is not known to be a device's takes nothing from it: that is beyond this.
+        // An unreported VLAN device takes no frames from its parent: not covered by this test.
         let apart = wires.0.iter().any(|one| one.is_upper() && one.netns != wires.0[one.below].netns);
         let mut feed = Feed::new(ALL);
         wires.tell(&mut feed, untold.map(|untold| untold && !apart));
@@ -480,7 +480,7 @@ fn veth(ifindex: u32, peer: u32, peer_nsid: Option<i32>) -> Link {
     }
 }
 
-/// A bridge of the host, 5, and containers on it, of which nobody says what they call the host.
+/// A bridge of the host with ifindex 5, and containers on it whose nsids for the host are not reported.
 fn on_a_bridge(count: u32) -> Feed {
     let mut feed = Feed::new(ALL);
     let detail = Some(LinkDetail::Bridge { vlan_filtering: false });
@@ -512,12 +512,12 @@ fn the_hosts_word_for_a_pair_is_enough_and_the_bridge_is_named() {
     let bridge = feed.end(HOST, 5);
     let expected = vec![(bridge, bridge), (feed.end(netns_of(2), 2), bridge)];
     assert_eq!(feed.reached(1, 2), expected);
-    // What the host's end says, the other one must not deny.
+    // The container's end must not contradict the host's end.
     feed.tell(Observation::Link { netns: netns_of(1), link: veth(2, 77, Some(0)) });
     assert_eq!(feed.reached(1, 2), []);
 }
 
-/// Its two ends tell of each other as a veth's do (`netkit_get_iflink`, drivers/net/netkit.c, 6.7 to 6.18).
+/// The two ends refer to each other as those of a veth do (`netkit_get_iflink`, drivers/net/netkit.c, 6.7 to 6.18).
 #[test]
 fn a_netkit_is_a_pair() {
     let mut feed = on_a_bridge(2);

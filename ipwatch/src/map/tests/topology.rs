@@ -1,4 +1,4 @@
-//! Routes, ports and what netns call each other.
+//! Routes, ports and nsids for other netns.
 
 use super::*;
 use crate::fact::{Hop, LinkDetail, Route, RouteKey};
@@ -70,7 +70,7 @@ fn a_device_that_goes_down_takes_its_routes_along() {
     feed.tell(Observation::LinkGone { netns: A, ifindex: 3 });
     assert_eq!(hops(&feed), []);
 
-    // Routes come by a socket of their own, at times before the device's birth.
+    // Routes come by a socket of their own, sometimes before the device is reported.
     feed.tell(route(&[hop(4, 1)]));
     feed.tell(Observation::Link { netns: A, link: Link { up: false, ..link(4) } });
     feed.tell(Observation::Link { netns: A, link: link(4) });
@@ -133,7 +133,7 @@ fn a_link_to_a_netns_without_a_name_has_its_own_asked_for_it() {
     feed.tell(macvlan());
     assert_eq!(asks(&mut feed, 100_000), 0, "it is known now");
 
-    // Its peer dies, and another has its number.
+    // Its peer ends, and another netns has its nsid.
     feed.tell(Observation::NetnsGone { netns: B });
     assert_eq!(feed.map.peer_netns(id, 4), None);
     feed.tell(macvlan());
@@ -163,7 +163,7 @@ fn a_veth_that_the_host_names_needs_no_name() {
     assert_eq!(asks(&mut feed, 1_000), 0);
     let host = feed.map.host().unwrap();
     assert_eq!(feed.map.peer_netns(host, 1), feed.map.find(&A));
-    // Index and number were given again, to another's end.
+    // Index and nsid were reused, for the end of another link.
     feed.tell(Observation::Link { netns: HOST, link: Link { peer: Some(3), ..end } });
     feed.tell(macvlan());
     assert_eq!(asks(&mut feed, 1_000), 1);

@@ -1,4 +1,4 @@
-//! What the stores say, beside the kernel and the runtimes, in the words of the JSON contract.
+//! IPAM stores, combined with the kernel and the runtimes, in the types of the JSON contract.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use super::netns::interface_view;
 use crate::map::{Grounds, Match, RangeEntry, UnreadableEntry};
 use crate::map::{Netns, NodeMap, ReservationEntry, Thresholds, Word};
 
-/// Holders of one IP that are listed.
+/// Maximum number of holders listed for one IP.
 pub(in crate::map) const LISTED: usize = 16;
 
 impl NodeMap {
-    /// Every range of which is known how much of it is taken, and that.
+    /// Every range whose number of taken IPs is known.
     #[must_use]
     pub fn ranges_view(&self, now: BootNs, thresholds: &Thresholds) -> Vec<IpamRange> {
         let sees_all = self.answers(SourceName::Netlink) && self.short().next().is_none();
@@ -39,8 +39,8 @@ impl NodeMap {
         self.ranges().filter(|entry| self.is_counted(entry)).map(view).collect()
     }
 
-    /// IPs of a range that its store does not reserve and that some netns has all the same, and how many pods can be
-    /// started without them.
+    /// Number of IPs of a range that some netns has without a reservation in its store, and number of pods that can be
+    /// started without these IPs.
     fn held_in(&self, entry: &RangeEntry) -> (u64, u64) {
         let is_taken = |ip: IpAddr| {
             let torn = |one: &UnreadableEntry| one.file.takes == Some(ip);
@@ -61,8 +61,7 @@ impl NodeMap {
         (all.len() as u64, available)
     }
 
-    /// Reservations, of all IPs or of those within a prefix, of all networks or of one; in IP order, at
-    /// most so many.
+    /// Up to `most` reservations in IP order: of all IPs or of a prefix, of all networks or of one.
     #[must_use]
     pub fn reservations_view(
         &self,
@@ -88,7 +87,7 @@ impl NodeMap {
         }
     }
 
-    /// Store and name of the pools that reservations within a prefix are of, where these do not name them.
+    /// Store and name of the pools of the reservations within a prefix, if these do not name their pool.
     pub fn pools_of(&self, prefix: &Prefix) -> impl Iterator<Item = (&str, &str)> {
         let (first, last) = prefix.range();
         let pools = self.ranges().filter(move |range| {
@@ -166,7 +165,7 @@ impl NodeMap {
         }
     }
 
-    /// Everybody on this node who has an IP, the node itself included.
+    /// Every netns on this node that has an IP, including the node's own.
     pub(in crate::map) fn ip_holders(&self, ip: IpAddr) -> Vec<IpamHolder> {
         let all = self.with_ip(ip).filter_map(|id| self.netns(id)).take(LISTED);
         let view = |netns: &Netns| {
@@ -182,7 +181,7 @@ impl NodeMap {
         all.map(view).collect()
     }
 
-    /// What a store says of an address that a netns has: its own reservation before another's.
+    /// The reservation of an address that a netns has: its own before another's.
     pub(in crate::map) fn reservation_at(
         &self,
         netns: &Netns,

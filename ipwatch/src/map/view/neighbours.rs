@@ -1,4 +1,4 @@
-//! Neighbour entries in the words of the JSON contract: whose the IP is, whose the MAC, and who else has it.
+//! Neighbour entries in the types of the JSON contract: the holders of the IP, the device with the MAC, and conflicts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::map::Conflict;
 use crate::map::{Netns, NetnsId, NodeMap};
 
 impl NodeMap {
-    /// How many entries there are.
+    /// Number of entries.
     #[must_use]
     pub fn neighbour_count(&self) -> usize {
         self.all_netns().map(|entry| entry.neighbours().len()).sum()
@@ -34,7 +34,7 @@ impl NodeMap {
         views
     }
 
-    /// One entry, or that it is gone.
+    /// One entry, with the state `GONE` if it was removed.
     pub(in crate::map) fn neighbour_view(
         &self,
         netns: &Netns,
@@ -45,7 +45,7 @@ impl NodeMap {
     ) -> contract::Neighbour {
         let entry = netns.neighbour(ifindex, ip);
         let mac = entry.and_then(|entry| entry.neighbour.mac);
-        // A MAC may be on several devices, as an ipvlan's is: then it is that of who has the IP.
+        // A MAC may be on several devices, as with ipvlan: prefer the one whose netns has the IP.
         let places = mac.and_then(|mac| macs.get(&mac)).map(Vec::as_slice).unwrap_or_default();
         let has_ip = |id: NetnsId| self.with_ip(ip).any(|other| other == id);
         let place = places.iter().find(|(id, _)| has_ip(*id)).or(places.first());
@@ -77,7 +77,7 @@ impl NodeMap {
         conflict.parties.iter().map(of).collect()
     }
 
-    /// A device, its netns and whose that is.
+    /// A device, its netns and the owner of that.
     fn device_view(&self, id: NetnsId, ifindex: u32) -> Option<IpamHolder> {
         let netns = self.netns(id)?;
         let (container, pod) = self.sandbox_of(id);

@@ -1,4 +1,4 @@
-//! Answers in the words of the JSON contract.
+//! Netns and addresses in the types of the JSON contract.
 
 use std::net::IpAddr;
 
@@ -7,12 +7,12 @@ use crate::fact::{BootNs, Holder, NetnsRef, TaskKey};
 
 use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
-/// A task that has been in a netns for less may only pass through.
+/// A task that has been in a netns for less time may be only passing through.
 const PASSING: u64 = 5_000_000_000;
 
 impl NodeMap {
-    /// Addresses that a selector means, in IP order, then by netns. Ids of findings are not filled in.
-    /// A netns without any address is one entry without `ip`, unless IPs were asked for.
+    /// Addresses that match a selector, in IP order, then by netns, without ids of findings. A netns without any
+    /// address is one entry without `ip`, unless the selector is by IP.
     #[must_use]
     pub fn addresses(&self, selector: &Selector) -> Vec<contract::Address> {
         let ids: Vec<NetnsId> = match selector {
@@ -147,7 +147,7 @@ impl NodeMap {
         }
     }
 
-    /// Who and what keeps a netns alive. The host's own is held by everybody: nothing is listed.
+    /// What keeps a netns alive. Nothing is listed for the host's.
     #[must_use]
     pub fn holder_views(&self, id: NetnsId) -> Vec<contract::Holder> {
         let Some(entry) = self.netns(id) else { return Vec::new() };
@@ -163,8 +163,8 @@ impl NodeMap {
         views
     }
 
-    /// The same without tasks that have only just come in: health probes and shells pass through a pod all
-    /// day, and each would be news of whatever is wrong with it. All where nobody has been there longer.
+    /// As [`NodeMap::holder_views`], without tasks that entered recently: health probes and shells pass through a pod
+    /// all day, and each would change the findings about it. All tasks are listed if all are recent.
     #[must_use]
     pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
         let mut all = self.holder_views(id);
@@ -189,7 +189,7 @@ impl NodeMap {
         all
     }
 
-    /// When [`NodeMap::resident_views`] will name somebody whom it does not name at `now`.
+    /// When [`NodeMap::resident_views`] will include a task that it omits at `now`.
     #[must_use]
     pub fn next_resident(&self, id: NetnsId, now: BootNs) -> Option<BootNs> {
         let tasks = self.netns(id).into_iter().flat_map(Netns::tasks);

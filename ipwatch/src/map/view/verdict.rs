@@ -1,4 +1,4 @@
-//! `ipwatch check`: whether an IP can be given to a new container on this node, and why not.
+//! `ipwatch check`: whether an IP can be given to a new container on this node, and if not, why.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,12 +9,12 @@ use crate::remedy::said;
 use super::ipam::{LISTED, reservation_view};
 use crate::map::{Netns, NodeMap};
 
-/// The shortest beginning of a container's id that means the container. Runtimes print 12 or 13 characters.
+/// Minimum length of an abbreviated container id. Runtimes print 12 or 13 characters.
 const SHORT_ID: usize = 12;
 
 impl NodeMap {
     /// Whether an IP can be given to a new container on this node. With `container`, an id or the beginning of one,
-    /// what is reserved for that container and up in its netns does not count. Ids of findings are not filled in.
+    /// reservations for that container and addresses in its netns do not count. Ids of findings are not filled in.
     #[must_use]
     pub fn verdict(&self, ip: IpAddr, container: Option<&str>) -> Verdict {
         let pools = self.networks_with(ip);
@@ -41,7 +41,7 @@ impl NodeMap {
                 said(&entry.key)
             ));
         }
-        // What is not seen may be there.
+        // If a source is silent, the IP may be in use.
         let silent = |name: &str| format!("{name} does not answer: nobody knows");
         for name in [SourceName::Netlink, SourceName::Procfs] {
             reasons.extend(Some(silent(name.as_str())).filter(|_| !self.answers(name)));
@@ -79,9 +79,9 @@ impl NodeMap {
         names
     }
 
-    /// Why no host can have this address, if none can. What a pool hands out is an address of a host: a pool may
-    /// use the first and the last one of a network. The networks are those of the host's own devices; in any other
-    /// netns whoever is root in there would decide.
+    /// Why no host can have this address, if so. An address that a pool hands out is valid: a pool may use the first
+    /// and the last one of a network. Networks are those of the host's own devices; in any other netns, its root user
+    /// could define them.
     fn no_hosts_address(&self, ip: IpAddr, in_pool: bool) -> Option<String> {
         let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
         if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
@@ -94,7 +94,7 @@ impl NodeMap {
         let host = self.netns(self.host()?)?;
         host.addresses().find_map(|(key, entry)| {
             let IpAddr::V4(local) = key.local else { return None };
-            // With 31 bits there is neither (RFC 3021).
+            // A /31 has neither (RFC 3021).
             if !(1..=30).contains(&entry.prefix_len) {
                 return None;
             }
@@ -126,7 +126,7 @@ impl NodeMap {
     }
 }
 
-/// Whether `id` is the container that was asked for, by its whole id or by a beginning that is long enough.
+/// Whether `id` is the requested container, by its whole id or a beginning that is long enough.
 fn is_own(container: Option<&str>, id: Option<&str>) -> bool {
     let (Some(asked), Some(id)) = (container, id) else { return false };
     id == asked || (asked.len() >= SHORT_ID && id.starts_with(asked))

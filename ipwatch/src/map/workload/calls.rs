@@ -1,6 +1,6 @@
-//! Runs of CNI plugins: which are under way, which have just ended, and how each container's went.
+//! Runs of CNI plugins: which are under way, which ended recently, and the results for each container.
 //!
-//! What is asked most (is a DEL of this container under way?) is answered from its history alone.
+//! The most frequent question (is a DEL of this container under way?) is answered from its history alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,37 +11,38 @@ use super::sandbox::strip_var;
 use super::seen::Seen;
 use crate::map::{Kinds, NodeMap};
 
-/// Runs under way that are kept. A node that starts 50 pods a second has some hundred.
+/// Maximum number of runs under way. A node that starts 50 pods a second has some hundred.
 const MOST_RUNNING: usize = 4096;
-/// Ended runs that are kept.
+/// Maximum number of ended runs.
 const MOST_PAST: usize = 4096;
-/// Ended runs kept until the daemon takes them. A replay that never does must not grow without end.
+/// Maximum number of ended runs kept until the daemon takes them. A replay that never takes them must not grow without
+/// bound.
 const MOST_UNTAKEN: usize = 4096;
 /// How long an ended run is kept, in ns.
 const KEEP: u64 = 600_000_000_000;
-/// A plugin that has not ended after this was not seen to: kubelet gives one up after some minutes.
+/// The end of a plugin that has run for this long was missed: kubelet gives up after some minutes.
 const LOST: u64 = 1_800_000_000_000;
 
-/// A plugin that has run for so long keeps nobody waiting any more: it hangs, or its end was not seen.
+/// A plugin that has run for this long is not waited for any more: it hangs, or its end was missed.
 pub(in crate::map) const HUNG: u64 = 120_000_000_000;
-/// Between two looks for runs that were not seen to end, and for paths that are old.
+/// Interval between searches for lost runs and old paths.
 const TIDY: u64 = 30_000_000_000;
-/// Paths of netns kept.
+/// Maximum number of netns paths.
 const MOST_PATHS: usize = 4096;
 
-/// Containers whose history is kept. One that nothing was heard of for longest goes first.
+/// Maximum number of containers with a history. The one without news for longest is dropped first.
 const MOST_CONTAINERS: usize = 8192;
-/// Plugins of one container that are kept apart.
+/// Maximum number of plugins of one container with statistics of their own.
 const MOST_PLUGINS: usize = 8;
-/// Bytes kept of an error's text.
+/// Maximum length of an error's text, in bytes.
 const LONGEST_ERROR: usize = 1024;
 
 /// One run of a plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallEntry {
-    /// What it was told.
+    /// Its arguments.
     pub call: CniCall,
-    /// The run it works for: an IPAM plugin's main plugin.
+    /// The run that started it: for an IPAM plugin, that of the main plugin.
     pub within: Option<TaskKey>,
     pub began: BootNs,
     /// When and how it ended.
@@ -52,20 +53,18 @@ pub struct CallEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallEnd {
     pub at: BootNs,
-    /// Its exit status.
     pub status: Option<u32>,
-    /// The signal that ended it.
     pub signal: Option<u32>,
 }
 
 impl CallEnd {
-    /// Whether the plugin said that it failed. A run that was not seen to end has not.
+    /// Whether the plugin reported a failure. A run whose end was missed has not failed.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.status.is_some_and(|status| status != 0) || self.signal.is_some()
     }
 
-    /// Whether it was seen. If not, it had ended by then, well or not.
+    /// Whether the end was observed. If not, the run had ended by `at`, with an unknown result.
     #[must_use]
     pub fn is_seen(&self) -> bool {
         self.status.is_some() || self.signal.is_some()
@@ -80,39 +79,39 @@ impl CallEntry {
     }
 }
 
-/// How the ADDs and DELs of one container went.
+/// Results of the ADDs and DELs of one container.
 #[derive(Debug, Clone, Default)]
 pub struct CallHistory {
-    /// The pod, as any of them named it.
+    /// The pod, as any of the runs named it.
     pub pod: Option<PodName>,
-    /// The newest path of its netns that any of them was given.
+    /// The last netns path that any of the runs was given.
     pub netns_path: Option<String>,
     pub add: CommandStats,
     pub del: CommandStats,
-    /// DELs by the plugin that was run: a network may have several, and the first to fail ends the call.
+    /// DELs by plugin: a network may have several, and the first to fail ends the call.
     pub plugins: Vec<(Arc<str>, CommandStats)>,
-    /// The newest error, which command's, and when it was told.
+    /// The last error, its command, and when it was reported.
     pub error: Option<(CniCommand, String, BootNs)>,
-    /// Something was heard of it.
+    /// Time of the last report about it.
     touched: BootNs,
 }
 
-/// How the runs of one command went. Those of IPAM plugins count with their main plugin.
+/// Results of the runs of one command. Runs of IPAM plugins count with their main plugin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CommandStats {
-    /// Under way.
+    /// Number under way.
     pub running: u32,
     /// When the oldest of those under way began.
     pub running_since: Option<BootNs>,
-    /// The first began.
+    /// When the first began.
     pub first: Option<BootNs>,
-    /// The newest began.
+    /// When the last began.
     pub last: Option<BootNs>,
-    /// The newest ended.
+    /// When the last ended.
     pub ended: Option<BootNs>,
-    /// Failed since the newest success, one after the other.
+    /// Number of failures since the last success.
     pub failures: u32,
-    /// The first and the newest of these failures, and the newest one's exit status.
+    /// When the first and the last of these failures ended, and the last one's exit status.
     pub failed: Option<(BootNs, BootNs, Option<u32>)>,
 }
 
@@ -138,7 +137,7 @@ impl CommandStats {
             self.failed = None;
             return;
         }
-        // Two at once that fail are one failure: they are in each other's way.
+        // Two simultaneous runs that fail are one failure: they interfere with each other.
         let at_once = self.failed.is_some_and(|(_, newest, _)| began <= newest);
         if !at_once {
             self.failures = self.failures.saturating_add(1);
@@ -153,7 +152,7 @@ impl CommandStats {
             || self.ended.is_some_and(|end| now.since(end) < after)
     }
 
-    /// One under way was not seen to end: that is neither success nor failure.
+    /// The end of a run was missed: neither success nor failure.
     fn lost(&mut self) {
         self.running = self.running.saturating_sub(1);
         self.running_since = self.running_since.filter(|_| self.running > 0);
@@ -166,12 +165,12 @@ pub(in crate::map) struct Calls {
     past: VecDeque<CallEntry>,
     untaken: Vec<CallEntry>,
     histories: BTreeMap<Arc<str>, CallHistory>,
-    /// Of these a DEL has failed.
+    /// Containers whose last DEL failed.
     failing: BTreeSet<Arc<str>>,
-    /// Where netns are mounted: for whom the newest ADD was that was given this path, and when it began.
+    /// Mount paths of netns: the container of the last ADD that was given the path, and when that began.
     paths: BTreeMap<String, (Arc<str>, BootNs)>,
     tidied: BootNs,
-    /// When every run was seen.
+    /// When every run was observed.
     seen: Seen,
 }
 
@@ -180,7 +179,7 @@ impl Calls {
         if self.histories.len() >= MOST_CONTAINERS && !self.histories.contains_key(id) {
             let mut ages: Vec<BootNs> = self.histories.values().map(|one| one.touched).collect();
             ages.sort_unstable();
-            // A quarter at once: this is not to be done for each.
+            // Drop a quarter at once, so that this need not be repeated for each new container.
             let old = ages[ages.len() / 4];
             self.histories
                 .retain(|_, one| one.touched > old || one.add.running > 0 || one.del.running > 0);
@@ -230,7 +229,7 @@ impl Calls {
         }
     }
 
-    /// Forgets runs under way that were not seen to end, and tells which.
+    /// Forgets runs under way whose end was missed, and returns them.
     fn drop_lost(&mut self, at: BootNs) -> Vec<CallEntry> {
         let old = |entry: &CallEntry| at.since(entry.began) >= LOST;
         let lost: Vec<CallEntry> =
@@ -248,7 +247,7 @@ impl Calls {
         lost
     }
 
-    /// An ADD was given a path, or a DEL has given it up.
+    /// An ADD was given a path, or a successful DEL has removed it.
     fn note_path(&mut self, entry: &CallEntry) {
         let CniCall { command, container_id, netns_path, .. } = &entry.call;
         let (Some(id), Some(path), None) = (container_id, netns_path, entry.within) else { return };
@@ -272,7 +271,7 @@ impl Calls {
         }
     }
 
-    /// The container whose netns is mounted at a path, as the ADDs of the last minutes say.
+    /// The container whose netns is mounted at a path, according to the ADDs of the last minutes.
     pub(in crate::map) fn container_at(&self, path: &str) -> Option<&str> {
         self.paths.get(path).map(|(id, _)| &**id)
     }
@@ -287,7 +286,7 @@ impl CallHistory {
         }
     }
 
-    /// A DEL's plugin, if it is not one that works for another.
+    /// The statistics of a DEL's plugin, unless another plugin started it.
     fn plugin(&mut self, entry: &CallEntry) -> Option<&mut CommandStats> {
         if entry.call.command != CniCommand::Del || entry.within.is_some() {
             return None;
@@ -315,7 +314,7 @@ impl NodeMap {
         let same = self.workload.calls.running.range(of_pid(call.task.pid)).map(|(task, _)| *task);
         let before: Vec<TaskKey> = same.filter(|task| *task != call.task).collect();
         for task in before {
-            // Its pid is another's: it has ended, unseen.
+            // The pid belongs to another process: the run has ended unobserved.
             self.call_ended(task, None, None, at);
         }
         self.tidy_calls(at);
@@ -326,7 +325,7 @@ impl NodeMap {
             }
         }
         let calls = &mut self.workload.calls;
-        // A pid names one running task at a time; the newest start is the one that lives.
+        // A pid has one running task at a time: the one with the latest start.
         let within = calls.running.range(of_pid(call.parent)).next_back().map(|(task, _)| *task);
         let entry = CallEntry { call: call.clone(), within, began: at, ended: None };
         calls.note_began(&entry);
@@ -339,7 +338,7 @@ impl NodeMap {
         self.late_del_began(call, at);
     }
 
-    /// Now and then: forgets runs that were not seen to end, and paths that are old. When to come back.
+    /// At intervals: forgets runs whose end was missed, and old paths. Returns when to call this again.
     pub(in crate::map) fn tidy_calls(&mut self, now: BootNs) -> Option<BootNs> {
         if now.since(self.workload.calls.tidied) >= TIDY {
             self.workload.calls.tidied = now;
@@ -357,13 +356,13 @@ impl NodeMap {
         }
     }
 
-    /// The begin or the end of a run may have been lost: all are seen again from now on.
+    /// The beginning or the end of a run may have been lost: complete observation starts again now.
     pub(in crate::map) fn calls_lost(&mut self, at: BootNs) {
         self.workload.calls.seen.lost(at);
         self.ipam.ask_all_leaks();
     }
 
-    /// A call of this container's has begun or ended: what its reservations mean may have changed.
+    /// A call for this container began or ended, which may change what its reservations mean.
     fn touch_container(&mut self, id: Option<&str>) {
         let ips: Vec<std::net::IpAddr> =
             id.into_iter().flat_map(|id| self.reservations_for(id)).map(|entry| entry.ip).collect();
@@ -380,7 +379,7 @@ impl NodeMap {
         at: BootNs,
     ) {
         let Some(entry) = self.workload.calls.running.remove(&task) else { return };
-        // A plugin waits for those that it runs; only one that is killed may leave one behind.
+        // A plugin waits for the plugins that it runs; only one that is killed may leave one behind.
         let mut around: Vec<TaskKey> = signal.is_none().then_some(task).into_iter().collect();
         while let Some(outer) = around.pop() {
             let within = |_: &TaskKey, entry: &mut CallEntry| entry.within == Some(outer);
@@ -402,7 +401,7 @@ impl NodeMap {
         while calls.past.len() >= MOST_PAST || calls.past.front().is_some_and(old) {
             calls.past.pop_front();
         }
-        // How long the others took is not known.
+        // The duration of a run whose end was missed is unknown.
         if end.is_seen() && calls.untaken.len() < MOST_UNTAKEN {
             calls.untaken.push(entry.clone());
         }
@@ -424,58 +423,57 @@ impl NodeMap {
         self.workload.calls.history_of(container, at).error = Some((command, text, at));
     }
 
-    /// Every run is seen from now on, or no longer.
+    /// Every run is observed from now on, or no longer.
     pub(in crate::map) fn calls_seen(&mut self, seen: bool, at: BootNs) {
         self.workload.calls.seen.set(seen, at);
         self.ipam.ask_all_leaks();
     }
 
-    /// Since when every run has been seen; absent where they are not.
+    /// Since when every run has been observed; `None` if they are not.
     #[must_use]
     pub fn calls_seen_since(&self) -> Option<BootNs> {
         self.workload.calls.seen.since()
     }
 
-    /// Whether every run was seen from before `from` until `until`, or still is: since when.
+    /// If every run was observed from before `from` until `until`, or still is: since when.
     #[must_use]
     pub fn calls_seen_over(&self, from: BootNs, until: BootNs) -> Option<BootNs> {
         self.workload.calls.seen.over(from, until)
     }
 
-    /// Runs that ended since the last call of this.
+    /// Runs that ended since the last call.
     pub fn take_calls(&mut self) -> Vec<CallEntry> {
         std::mem::take(&mut self.workload.calls.untaken)
     }
 
-    /// Runs under way.
     pub fn running_calls(&self) -> impl Iterator<Item = &CallEntry> {
         self.workload.calls.running.values()
     }
 
-    /// Runs under way and those that ended within the last minutes, the oldest of these first.
+    /// Runs that ended within the last minutes, the oldest first, and runs under way.
     pub fn calls(&self) -> impl Iterator<Item = &CallEntry> {
         self.workload.calls.past.iter().chain(self.workload.calls.running.values())
     }
 
-    /// How the ADDs and DELs of a container went, as far as they are remembered.
+    /// Results of the ADDs and DELs of a container, as far as they are kept.
     #[must_use]
     pub fn call_history(&self, container_id: &str) -> Option<&CallHistory> {
         self.workload.calls.histories.get(container_id)
     }
 
-    /// Containers of which a DEL has failed, and none has succeeded since.
+    /// Containers with a failed DEL and no successful one since.
     pub fn failing_dels(&self) -> impl Iterator<Item = (&str, &CallHistory)> {
         let failing = self.workload.calls.failing.iter();
         failing.filter_map(|id| Some((&**id, self.workload.calls.histories.get(id)?)))
     }
 
-    /// Every container's.
+    /// The histories of all containers.
     pub fn call_histories(&self) -> impl Iterator<Item = (&str, &CallHistory)> {
         self.workload.calls.histories.iter().map(|(id, history)| (&**id, history))
     }
 
-    /// Whether a run of this command for this container is under way, or ended less than `after` ns
-    /// before `now`. Of ADD and DEL alone.
+    /// Whether a run of this command for this container is under way, or ended less than `after` ns before `now`.
+    /// Always false for commands other than ADD and DEL.
     #[must_use]
     pub fn is_called(
         &self,

@@ -1,6 +1,6 @@
-//! Mounts that dead containers left behind in somebody's mount namespace.
+//! Mounts of dead containers that are left in a mount namespace.
 //!
-//! Searched for only after a container died, a batch at a time, and again only while there are any: a
+//! The search is made only after a container died, for a batch at a time, and repeated only while mounts are left: a
 //! node where nothing dies reads no mountinfo.
 
 use std::collections::BTreeMap;
@@ -10,39 +10,38 @@ use crate::fact::{BootNs, ContainerMount};
 use crate::map::request::Request;
 use crate::map::{NodeMap, Thresholds};
 
-/// Dead containers on the list.
+/// Maximum number of dead containers that are tracked.
 const MAX_SUSPECTS: usize = 8192;
-/// Mounts kept.
+/// Maximum number of mounts.
 const MAX_MOUNTS: usize = 4096;
-/// Ids in one search.
+/// Maximum number of ids in one search.
 const BATCH: usize = 1024;
-/// First searches are not made more often than this, so that deaths gather.
+/// Minimum interval between first searches, so that several deaths share one.
 const GATHER: u64 = 5_000_000_000;
-/// While mounts are left, or no answer comes.
+/// Interval between searches while mounts are left, or no answer comes.
 const SEARCH_AGAIN: u64 = 60_000_000_000;
-/// Searches that could not read everything, before it is left at that.
+/// Number of incomplete searches after which to give up.
 const MAX_INCOMPLETE: u32 = 3;
 
-/// A mount of a dead container.
 #[derive(Debug, Clone)]
 pub struct Leftover {
     pub mount: ContainerMount,
-    /// First found.
+    /// When it was first found.
     pub first_seen: BootNs,
-    /// Found by the newest search.
+    /// When it was last found.
     pub seen: BootNs,
 }
 
-/// How far a dead container has been looked into.
+/// Progress of the search for a dead container's mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Dead since then, not yet searched for.
     Fresh(BootNs),
-    /// To be searched for once more, soon: the first search found mounts.
+    /// To be searched for again soon: the first search found mounts.
     Found(BootNs),
     /// Searched for again and again: mounts are left, or could not be ruled out.
     Watched { searched: BootNs, incomplete: u32 },
-    /// Nothing is left. A dead container makes no new mounts.
+    /// No mount is left. A dead container makes no new ones.
     Clean,
 }
 
@@ -62,13 +61,13 @@ pub(in crate::map) struct ContainerMounts {
     suspects: BTreeMap<String, Stage>,
     mounts: BTreeMap<(String, u64, String), Leftover>,
     searched: BootNs,
-    /// When the next search is due, as long as nothing changes.
+    /// When the next search is due, if nothing changes.
     next: Option<BootNs>,
     changed: bool,
 }
 
 impl ContainerMounts {
-    /// It died.
+    /// The container died.
     pub(in crate::map) fn suspect(&mut self, id: &str, dead: BootNs) {
         if !self.suspects.contains_key(id) && self.suspects.len() < MAX_SUSPECTS {
             self.suspects.insert(id.to_owned(), Stage::Fresh(dead));
@@ -76,7 +75,7 @@ impl ContainerMounts {
         }
     }
 
-    /// It lives after all, or is forgotten.
+    /// The container lives after all, or is forgotten.
     pub(in crate::map) fn acquit(&mut self, id: &str) {
         if self.suspects.remove(id).is_some() {
             self.mounts.retain(|(owner, ..), _| owner != id);
@@ -90,13 +89,13 @@ impl ContainerMounts {
         self.suspects.values().any(open)
     }
 
-    /// A mount of it is left.
+    /// Whether a mount of the container is left.
     pub(in crate::map) fn holds(&self, id: &str) -> bool {
         let from = (id.to_owned(), 0, String::new());
         self.mounts.range(from..).next().is_some_and(|((owner, ..), _)| owner == id)
     }
 
-    /// What follows from a search that began at `began`.
+    /// Applies the result of a search that began at `began`.
     fn searched(&mut self, id: &str, complete: bool, began: BootNs) {
         if complete {
             self.mounts.retain(|(owner, ..), known| owner != id || known.seen >= began);
@@ -123,7 +122,7 @@ impl ContainerMounts {
         self.changed = true;
     }
 
-    /// The ids to search for now; and then or at another time, when to come back.
+    /// The ids to search for at `now`; updates `next`.
     fn due(&mut self, now: BootNs, thresholds: &Thresholds) -> Vec<String> {
         if !self.changed && self.next.is_none_or(|next| next > now) {
             return Vec::new();
@@ -141,7 +140,7 @@ impl ContainerMounts {
             .take(BATCH)
             .collect();
         for id in &due {
-            // Until the answer says otherwise; if none comes, it is asked again.
+            // Until the answer arrives; without an answer the search is repeated.
             let incomplete = match self.suspects.get(id) {
                 Some(Stage::Watched { incomplete, .. }) => *incomplete,
                 _ => 0,
@@ -171,7 +170,7 @@ impl NodeMap {
         }
     }
 
-    /// A search has ended, which told what it found with times not before `began`.
+    /// A search has ended; what it found was reported with times not before `at`.
     pub(in crate::map) fn container_mounts_searched(
         &mut self,
         ids: &[String],
@@ -183,7 +182,7 @@ impl NodeMap {
         }
     }
 
-    /// Puts the next search on the list; says when to come back.
+    /// Requests a search if one is due. Returns when to call this again.
     pub(in crate::map) fn want_container_mounts(
         &mut self,
         now: BootNs,
@@ -197,7 +196,7 @@ impl NodeMap {
         self.workload.container_mounts.next
     }
 
-    /// Mounts of dead containers that the newest search found.
+    /// Mounts of dead containers that the last search found.
     pub fn leftovers(&self) -> impl Iterator<Item = &Leftover> {
         self.workload.container_mounts.mounts.values()
     }

@@ -1,4 +1,4 @@
-//! Sandboxes of one pod that come and go.
+//! Sandboxes of a pod that are recreated again and again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,24 +6,23 @@ use crate::fact::{BootNs, PodName, Sandbox};
 
 use crate::map::NodeMap;
 
-/// What is older is no part of a loop.
+/// Older attempts are not part of a loop.
 pub const WINDOW: u64 = 600_000_000_000;
-/// Attempts kept of one pod.
+/// Maximum number of attempts of one pod.
 const MAX_ATTEMPTS: usize = 64;
-/// Pods kept.
+/// Maximum number of pods.
 const MAX_PODS: usize = 1024;
 
-/// A pod whose sandbox was made anew.
+/// A pod with recreated sandboxes.
 #[derive(Debug, Clone)]
 pub struct Loop {
     pub pod: PodName,
-    /// Who told.
+    /// Name of the runtime that reported them.
     pub runtime: String,
-    /// Its sandboxes, in the order they were made; the oldest are dropped first.
+    /// Its sandboxes, in the order of creation; the oldest are dropped first.
     pub attempts: VecDeque<Attempt>,
 }
 
-/// One sandbox of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     pub sandbox: String,
@@ -33,7 +32,7 @@ pub struct Attempt {
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct CrashLoops {
-    /// By UID, else by namespace and name: a pod of a StatefulSet that is made anew has another UID.
+    /// By UID, else by namespace and name: a recreated pod of a StatefulSet has another UID.
     pods: BTreeMap<String, Loop>,
 }
 
@@ -68,7 +67,7 @@ impl CrashLoops {
 }
 
 impl NodeMap {
-    /// Pods of which more than one sandbox was made lately.
+    /// Pods with more than one recent sandbox.
     pub fn loops(&self) -> impl Iterator<Item = &Loop> {
         self.workload.runtimes.crash_loops.pods.values()
     }

@@ -1,8 +1,9 @@
-//! What Calico's datastore has of the pods of this node, and what it does not have: an endpoint for a pod that
-//! lives, or a pod for an endpoint.
+//! Endpoints of this node's pods in Calico's datastore, and inconsistencies: a living pod without an endpoint, or an
+//! endpoint without a pod.
 //!
-//! Nothing is concluded from what was not told. A datastore that has never had an endpoint of this node is another
-//! one's, or calls this node by another name; one that was not listed whole, or does not answer, may have it.
+//! Nothing is concluded from missing data. A datastore that has never had an endpoint of this node belongs to another
+//! cluster, or knows this node by another name; one that was not listed completely, or does not answer, may have the
+//! endpoint.
 
 mod index;
 
@@ -15,60 +16,58 @@ use self::index::Index;
 use crate::map::conflict::hash_of;
 use crate::map::{Netns, NodeMap, SandboxEntry, Thresholds, Told, Word};
 
-/// Endpoints kept, of all datastores.
+/// Maximum number of endpoints, of all datastores.
 const MOST: usize = 4096;
-/// Endpoints that went, remembered for what they said.
+/// Maximum number of remembered removed endpoints.
 const MOST_LOST: usize = 1024;
-/// What an endpoint may come after its pod's device, and a call of the pod's own may be why it went, in ns.
+/// How much later than the pod's device an endpoint may be created, and how long the pod's own call may explain that it
+/// was removed, in ns.
 const GRACE: u64 = 10_000_000_000;
-/// How Calico begins a device's name, unless it is told otherwise.
+/// Calico's default prefix of device names.
 const PREFIX: &str = "cali";
-/// Where the endpoint is the pod itself.
+/// The store in which the pod itself is the endpoint.
 pub(in crate::map) const PODS: &str = SourceName::Kubernetes.as_str();
 
-/// An endpoint as its datastore told of it last.
+/// An endpoint as last reported by its datastore.
 #[derive(Debug, Clone)]
 pub struct EndpointEntry {
-    /// The datastore's word.
     pub endpoint: Endpoint,
-    /// Since when it says the same.
+    /// Since when the report is the same.
     pub since: BootNs,
-    /// Newest word on it.
+    /// When it was last reported.
     pub told: BootNs,
 }
 
-/// A pod that lives and has no endpoint.
+/// A living pod without an endpoint.
 #[derive(Debug)]
 pub struct MissingEndpoint<'a> {
-    /// Name of the source that tells of endpoints.
+    /// Name of the source that reports endpoints.
     pub store: &'a str,
-    /// The pod's sandbox.
     pub sandbox: &'a SandboxEntry,
     pub pod: &'a PodName,
     pub netns: &'a Netns,
-    /// The node's end of its device.
+    /// The node's end of the pod's device.
     pub device: &'a Link,
     /// The pod's endpoint, which names another container.
     pub other: Option<&'a EndpointEntry>,
-    /// The endpoint that it had, and when that went.
+    /// The removed endpoint, and when it was removed.
     pub lost: Option<&'a (EndpointEntry, BootNs)>,
-    /// Since when it has none, as far as that was seen.
+    /// Since when the endpoint has been missing, as far as observed.
     pub since: BootNs,
-    /// The moment from which that counts, if both the runtime and the datastore say so then.
+    /// The moment from which that counts, if both the runtime and the datastore confirm it then.
     pub from: BootNs,
-    /// The datastore's newest word.
+    /// When the datastore last reported.
     pub heard: BootNs,
 }
 
-/// An endpoint whose pod is gone.
+/// An endpoint whose pod no longer exists.
 #[derive(Debug)]
 pub struct StaleEndpoint<'a> {
-    /// The endpoint.
     pub entry: &'a EndpointEntry,
     pub container: &'a str,
     /// The moment from which it counts.
     pub from: BootNs,
-    /// The datastore's newest word.
+    /// When the datastore last reported.
     pub heard: BootNs,
 }
 
@@ -78,25 +77,25 @@ type Place = (String, String);
 #[derive(Debug, Default)]
 pub(in crate::map) struct Endpoints {
     all: BTreeMap<Place, EndpointEntry>,
-    /// Where a pod's endpoints are: namespace and name.
+    /// The endpoints of a pod, by namespace and name.
     by_pod: BTreeMap<(String, String), Vec<Place>>,
     lost: BTreeMap<Place, (EndpointEntry, BootNs)>,
-    /// The datastores that tell of endpoints.
+    /// The datastores that report endpoints.
     stores: BTreeMap<String, Datastore>,
-    /// There were more than are kept.
+    /// Whether there were more endpoints than [`MOST`].
     beyond: bool,
 }
 
-/// What a datastore has said of itself.
+/// State of a datastore.
 #[derive(Debug, Default)]
 struct Datastore {
-    /// Since when what it told is all there is. Not while it is listed, nor after a list that was cut short.
+    /// Since when its listing is complete. `None` while it is being listed, and after an incomplete listing.
     whole: Option<BootNs>,
-    /// Its newest word: what it told is how things stood then.
+    /// When it last reported: its data is valid as of then.
     heard: BootNs,
-    /// It has had an endpoint of this node: it is this cluster's.
+    /// Whether it has had an endpoint of this node: then it is this cluster's.
     ours: bool,
-    /// Since when its source stands as it does. What happened before may still come, once it answers again.
+    /// Since when its source has had its current status. Earlier changes may still be reported once it answers again.
     stands: BootNs,
 }
 
@@ -123,7 +122,7 @@ impl Endpoints {
         self.lost.insert(place, (entry, at));
     }
 
-    /// What a datastore has of a pod.
+    /// The endpoints of a pod in a datastore.
     fn of<'a>(&'a self, store: &str, pod: &PodName) -> impl Iterator<Item = &'a EndpointEntry> {
         let places = self.by_pod.get(&(pod.namespace.clone(), pod.name.clone()));
         let own: Vec<&Place> =
@@ -159,7 +158,7 @@ impl NodeMap {
         all.by_pod.entry(pod).or_default().push(place.clone());
         let entry = EndpointEntry { endpoint: endpoint.clone(), since: at, told: at };
         all.all.insert(place, entry);
-        // Of another container now: the one before has none any more.
+        // The endpoint belongs to another container now: the former container has none any more.
         let before = before.filter(|before| before.endpoint.container != endpoint.container);
         if let Some(before) = before.filter(|_| endpoint.container.is_some()) {
             self.note_endpoint_lost(&before.endpoint, at);
@@ -178,26 +177,26 @@ impl NodeMap {
         }
     }
 
-    /// A datastore has told all that there was until then.
+    /// A datastore has reported all changes until `at`.
     pub(in crate::map) fn endpoints_confirmed(&mut self, store: &str, at: BootNs) {
         if let Some(store) = self.workload.endpoints.stores.get_mut(store) {
             store.heard = store.heard.max(at);
         }
     }
 
-    /// A source stands otherwise than before.
+    /// The status of a source has changed.
     pub(in crate::map) fn endpoints_stand(&mut self, store: &str, at: BootNs) {
         if let Some(store) = self.workload.endpoints.stores.get_mut(store) {
             store.stands = at;
         }
     }
 
-    /// A datastore is listed: until that is over, it may have more than it has told.
+    /// A listing of a datastore has begun: until it ends, the datastore may have more endpoints than reported.
     pub(in crate::map) fn endpoints_began(&mut self, store: &str) {
         self.workload.endpoints.stores.entry(store.to_owned()).or_default().whole = None;
     }
 
-    /// A list of a datastore has ended. One that was cut short leaves unknown what it did not name.
+    /// A listing of a datastore has ended. After an incomplete one, endpoints that it did not name are unknown.
     pub(in crate::map) fn endpoints_listed(
         &mut self,
         store: &str,
@@ -223,7 +222,7 @@ impl NodeMap {
         (store.whole, store.heard) = (Some(at), store.heard.max(began));
     }
 
-    /// A datastore is not asked any more.
+    /// A datastore is no longer in use.
     pub(in crate::map) fn endpoints_over(&mut self, store: &str) {
         if self.workload.endpoints.stores.remove(store).is_none() {
             return;
@@ -241,21 +240,21 @@ impl NodeMap {
         self.workload.endpoints.all.get(&(store.to_owned(), key.to_owned()))
     }
 
-    /// An endpoint by its key as evidence says it: quoted, where it is no plain word.
+    /// An endpoint by its key as written in evidence: quoted, if it is not a plain word.
     pub(crate) fn endpoint_said(&self, store: &str, key: &str) -> Option<&EndpointEntry> {
         let all = self.workload.endpoints.all.iter().filter(|_| key.starts_with('"'));
         let mut of_it = all.filter(|((of, known), _)| of == store && said(known) == key);
         of_it.next().map(|(_, entry)| entry)
     }
 
-    /// Whether every datastore of endpoints answers, and can be gone by. Also where there is none.
+    /// Whether every datastore of endpoints answers and can be relied on. True if there is none.
     #[must_use]
     pub fn endpoints_answer(&self) -> bool {
         let Endpoints { stores, beyond, .. } = &self.workload.endpoints;
         !beyond && stores.iter().all(|(name, store)| store.ours && self.tells(name, store))
     }
 
-    /// Whether every datastore that has had an endpoint of this node goes on to tell of them.
+    /// Whether every datastore that has had an endpoint of this node still reports.
     #[must_use]
     pub fn endpoints_are_followed(&self) -> bool {
         let mut ours = self.workload.endpoints.stores.iter().filter(|(_, store)| store.ours);
@@ -266,7 +265,7 @@ impl NodeMap {
         store.whole.is_some() && self.store_answers(name)
     }
 
-    /// Datastores whose silence about a pod means something.
+    /// Datastores whose silence about a pod is evidence.
     fn datastores(&self) -> impl Iterator<Item = (&str, &Datastore)> {
         let Endpoints { stores, beyond, .. } = &self.workload.endpoints;
         let stores = stores
@@ -275,13 +274,13 @@ impl NodeMap {
         stores.map(|(name, store)| (&**name, store))
     }
 
-    /// Whether a pod has no endpoint at a first look: neither its life nor its device are asked about.
+    /// Whether a pod seems to lack an endpoint; a cheap check that ignores the pod's state and its device.
     #[must_use]
     pub fn has_unwired_pods(&self) -> bool {
         self.unwired().next().is_some()
     }
 
-    /// Sandboxes whose pod has no endpoint in a datastore, at a first look.
+    /// Sandboxes whose pod seems to lack an endpoint in a datastore, by the cheap check.
     fn unwired(&self) -> impl Iterator<Item = ((&str, &Datastore), &SandboxEntry)> {
         self.datastores().flat_map(move |store| {
             let sandboxes = self.workload.runtimes.sandboxes();
@@ -301,8 +300,7 @@ impl NodeMap {
             && !self.workload.endpoints.of(store, pod).any(of_it)
     }
 
-    /// Living pods with a device of Calico's and without an endpoint, those included for which it does not
-    /// count yet.
+    /// Living pods with a device of Calico's and without an endpoint, including those that do not count yet.
     pub fn missing_endpoints(&self, thresholds: &Thresholds) -> Vec<MissingEndpoint<'_>> {
         let index = Index::new(self);
         let mut found = Vec::new();
@@ -342,7 +340,7 @@ impl NodeMap {
         let went = lost.map(|(_, at)| *at).or(other.map(|entry| entry.since));
         let whole = says.whole?;
         let since = went.unwrap_or(whole).max(sandbox.first_seen).max(made);
-        // What it could not tell meanwhile comes once it answers again, or with the list.
+        // Missed changes arrive once the datastore answers again, or with the listing.
         let from = since.max(whole).max(says.stands).plus(GRACE.max(thresholds.second_look));
         let heard = says.heard;
         Some(MissingEndpoint {
@@ -359,7 +357,7 @@ impl NodeMap {
         })
     }
 
-    /// Whether it is being taken away, or set up: its own call runs, or its DEL has.
+    /// Whether the pod is being removed or set up: its own ADD is under way, or a DEL was called.
     fn is_to_go(&self, id: &str, pod: &PodName) -> bool {
         let now = self.now;
         let deleted = self.call_history(id).is_some_and(|known| known.del.first.is_some());
@@ -374,13 +372,13 @@ impl NodeMap {
             })
     }
 
-    /// Whether the API server has this very pod.
+    /// Whether the API server has the pod with this uid.
     fn is_in_api(&self, pod: &PodName) -> bool {
         let known = pod.uid.as_deref().and_then(|uid| self.pod(uid));
         known.is_some_and(|known| known.gone.is_none())
     }
 
-    /// The node's end of the device that Calico made for a pod, and since when it is there.
+    /// The node's end of the device that Calico made for a pod, and since when it has existed.
     fn calico_device<'a>(
         &'a self,
         netns: &Netns,
@@ -392,9 +390,9 @@ impl NodeMap {
         (there && known.link.kind.as_deref() == Some("veth")).then_some((&known.link, known.since))
     }
 
-    /// Endpoints whose container was this node's and is gone, with nothing of it left.
+    /// Endpoints whose container belonged to this node and no longer exists, with nothing of it left.
     pub fn stale_endpoints(&self, thresholds: &Thresholds) -> Vec<StaleEndpoint<'_>> {
-        // The API server's pods come and go with their endpoints.
+        // Pods of the API server are their own endpoints.
         let stores: Vec<_> = self.datastores().filter(|(name, _)| *name != PODS).collect();
         let index = Index::new(self);
         let all = self.workload.endpoints.all.values();
@@ -422,7 +420,7 @@ impl NodeMap {
         };
         let Endpoint { namespace, pod, device, .. } = &entry.endpoint;
         let lives = !index.sandboxes(namespace, pod).is_empty();
-        // Without the node's netns nobody knows its devices.
+        // Without the node's netns its devices are unknown.
         index.host()?;
         let device = device.as_deref().is_some_and(|name| index.link(name).is_some());
         let netns = self.workload.owners.netns_of(id).any(|id| self.netns(id).is_some());
@@ -434,7 +432,7 @@ impl NodeMap {
     }
 }
 
-/// Whether none of a pod's other sandboxes may be the one which counts. `all`: those that are not dead.
+/// Whether every other living sandbox of the pod is certainly older. `all`: the pod's sandboxes that are not dead.
 fn is_only(sandbox: &SandboxEntry, all: &[&SandboxEntry]) -> bool {
     let mut others = all.iter().filter(|other| other.sandbox.id != sandbox.sandbox.id);
     others.all(|other| {

@@ -1,7 +1,7 @@
-//! DELs of old sandboxes of a pod that has a newer one: what the newer one loses meanwhile.
+//! Late DELs: DELs of old sandboxes of a pod that has a newer one, and what the newer one loses meanwhile.
 //!
-//! Some stores and devices are named after the pod, not after the sandbox. The DEL of an old sandbox that
-//! is repeated late then takes them from the pod's new one.
+//! Some reservations and devices are named after the pod, not after the sandbox. A late, repeated DEL of an old sandbox
+//! removes those of the pod's new one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use crate::fact::{BootNs, CniCall, CniCommand, Endpoint, PodName, TaskKey};
 
 use crate::map::{CallEnd, NetnsId, NodeMap, ReservationEntry, Word};
 
-/// Late DELs remembered.
+/// Maximum number of late DELs.
 const MOST: usize = 256;
-/// Losses remembered of each.
+/// Maximum number of losses of each.
 const MOST_LOST: usize = 16;
-/// What goes so soon after a DEL went by it, in ns.
+/// A loss up to this long after a DEL is attributed to it, in ns.
 const AFTER: u64 = 2_000_000_000;
-/// How long one is remembered that took nothing, in ns.
+/// How long a DEL without a loss is remembered, in ns.
 const REMEMBERED: u64 = 3_600_000_000_000;
 
 /// A DEL of a sandbox whose pod has a newer one that lives.
@@ -24,43 +24,41 @@ const REMEMBERED: u64 = 3_600_000_000_000;
 pub struct LateDel {
     /// The call's process.
     pub task: TaskKey,
-    /// The plugin's path.
     pub plugin: String,
-    /// The old sandbox.
+    /// The id of the old sandbox.
     pub old: String,
-    /// The pod of both.
+    /// The pod of both sandboxes.
     pub pod: PodName,
-    /// The newer sandbox.
+    /// The id of the newer sandbox.
     pub successor: String,
     pub began: BootNs,
     /// When and how it ended.
     pub ended: Option<CallEnd>,
-    /// What the newer one lost.
+    /// What the newer sandbox lost.
     pub lost: Vec<Lost>,
 }
 
-/// Something that the newer sandbox lost.
+/// A loss of the newer sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lost {
     pub at: BootNs,
     pub what: LostWhat,
 }
 
-/// What it was.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LostWhat {
     /// The reservation of an IP.
     Reservation {
         ip: IpAddr,
         store: String,
-        /// Its key there.
+        /// Its key in the store.
         key: String,
     },
-    /// An address within its netns.
+    /// An address in its netns.
     Address {
         ip: IpAddr,
         netns: NetnsId,
-        /// By what it went.
+        /// The reason for the removal, as in `end_address`.
         by: &'static str,
     },
     /// Its endpoint in a CNI's datastore.
@@ -68,7 +66,7 @@ pub enum LostWhat {
         /// Its first IP.
         ip: Option<IpAddr>,
         store: String,
-        /// Its key there.
+        /// Its key in the store.
         key: String,
     },
 }
@@ -79,7 +77,7 @@ pub(in crate::map) struct LateDels {
 }
 
 impl LateDels {
-    /// Notes a loss of a sandbox with every late DEL that may be why.
+    /// Records a loss of a sandbox with every late DEL that may have caused it.
     fn lost(&mut self, successor: &str, at: BootNs, what: &LostWhat) {
         for del in &mut self.dels {
             let soon = del.ended.is_none_or(|end| at.since(end.at) <= AFTER);
@@ -92,7 +90,7 @@ impl LateDels {
 
 impl NodeMap {
     pub(in crate::map) fn late_del_began(&mut self, call: &CniCall, at: BootNs) {
-        // A loss stands for as long as it is one: nothing else tells of it.
+        // A DEL with a loss is kept: nothing else reports the loss.
         self.workload
             .late_dels
             .dels
@@ -100,7 +98,7 @@ impl NodeMap {
         let (CniCommand::Del, Some(old)) = (call.command, &call.container_id) else { return };
         let Some(pod) = call.pod.clone().or_else(|| self.pod_of(old)) else { return };
         let Some(successor) = self.successor(old, &pod) else { return };
-        // The IPAM plugin of a late DEL, and the next plugin of its network, go with the first.
+        // The IPAM plugin of a late DEL, and the next plugin of its network, belong to the same DEL.
         let same = |del: &&mut LateDel| {
             del.old == *old
                 && del.successor == successor
@@ -140,7 +138,7 @@ impl NodeMap {
         }
     }
 
-    /// The pod of a sandbox, by whoever knows it.
+    /// The pod of a sandbox, from any source that knows it.
     #[must_use]
     pub fn pod_of(&self, sandbox: &str) -> Option<PodName> {
         let told = self.sandbox(sandbox).and_then(|entry| entry.sandbox.pod.clone());
@@ -148,7 +146,7 @@ impl NodeMap {
             .or_else(|| self.call_history(sandbox)?.pod.clone())
     }
 
-    /// A sandbox of the same pod that is younger than this one, and lives.
+    /// A living sandbox of the same pod that is younger than this one.
     fn successor(&self, old: &str, pod: &PodName) -> Option<String> {
         let same = |other: &Option<PodName>| {
             other.as_ref().is_some_and(|o| o.namespace == pod.namespace && o.name == pod.name)
@@ -163,7 +161,7 @@ impl NodeMap {
         if let Some(entry) = of_runtime {
             return Some(entry.sandbox.id.clone());
         }
-        // Without a runtime: one that has a netns, and whose ADD ended after the old one's.
+        // Without a runtime: a sandbox that has a netns, and whose ADD ended after the old one's.
         let made = self.attachment_of(old).and_then(|attachment| attachment.made);
         let mut cached = self.workload.attachments.values().map(|(attachment, _)| attachment);
         let found = cached.find(|other| {
@@ -176,7 +174,7 @@ impl NodeMap {
         found.map(|attachment| attachment.container_id.clone())
     }
 
-    /// A store has let go of something: whose loss is it?
+    /// A store released a reservation: records the loss.
     pub(in crate::map) fn note_release(&mut self, was: &ReservationEntry, at: BootNs) {
         if self.workload.late_dels.dels.is_empty() {
             return;
@@ -191,14 +189,14 @@ impl NodeMap {
             .filter_map(|netns| netns.owner().map(|owner| owner.sandbox.clone()))
             .collect();
         let of = was.container_id.as_deref().map(str::to_owned);
-        // A store that names pods alone does not say whose of the two it was: the one that has the IP.
+        // A store that names only pods does not tell which sandbox it was: take the one that has the IP.
         let losers = of.map_or(holders, |of| vec![of]);
         for loser in losers {
             self.workload.late_dels.lost(&loser, at, &what);
         }
     }
 
-    /// A datastore has lost an endpoint: whose loss is it?
+    /// A datastore lost an endpoint: records the loss.
     pub(in crate::map) fn note_endpoint_lost(&mut self, was: &Endpoint, at: BootNs) {
         let same = |del: &&LateDel| {
             del.pod.namespace == was.namespace
@@ -220,7 +218,7 @@ impl NodeMap {
         }
     }
 
-    /// An address went: whose loss is it?
+    /// An address was removed: records the loss.
     pub(in crate::map) fn note_address_lost(
         &mut self,
         id: NetnsId,

@@ -1,9 +1,8 @@
-//! Which sandbox a netns was made for, remembered beyond the tasks, mounts and cached results that told.
+//! The sandbox that each netns was made for, remembered beyond the tasks, mounts and cached results that showed it.
 //!
-//! A runtime makes one netns for one sandbox. So what once told it surely (a process of the sandbox in
-//! it, the path it is mounted at, by the runtime's word, an ADD's or the cache's) holds for as long as the
-//! netns lives; the cgroups of those in it tell less, for others may visit; an IP alone only gives it a
-//! name.
+//! A runtime makes one netns for one sandbox. So certain evidence (a process of the sandbox in the netns, or its mount
+//! path, as reported by the runtime, an ADD or the cache) holds for as long as the netns lives; the cgroups of the
+//! tasks in it are weaker, because others may enter; an IP alone only provides a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,19 +15,19 @@ use super::sandbox::strip_var;
 use crate::fact::cgroup::{attribution, is_nested};
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
 
-/// Whose a netns is.
+/// The owner of a netns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// The sandbox's container id.
     pub sandbox: String,
-    /// By what it is known.
+    /// The evidence.
     pub told: Told,
-    /// A kubelet on this node had it made: its runtime must know it. Of another's (a build, a cluster in
-    /// a container) nobody here can tell.
+    /// Whether a kubelet on this node requested the sandbox, so that its runtime must know it. Other sandboxes (of a
+    /// build, or of a cluster in a container) cannot be judged here.
     pub kubelet: bool,
 }
 
-/// What tells whose a netns is, the weakest first.
+/// The evidence for the owner of a netns, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
     /// A cached result has its IP: good for a name, no proof of anything.
@@ -39,31 +38,31 @@ pub enum Told {
     Surely,
 }
 
-/// Netns whose owner is to be found out.
+/// Netns whose owner must be determined.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Owners {
     all: bool,
     some: BTreeSet<NetnsId>,
-    /// What is left behind may count sooner than was planned.
+    /// A leftover may count sooner than was planned.
     hasten: bool,
-    /// Owned by a sandbox of kubelet's that no runtime has told of.
+    /// Netns owned by a sandbox of a kubelet that no runtime has reported.
     unresolved_peers: BTreeSet<NetnsId>,
     /// Sandbox and netns.
     claims: BTreeSet<(String, NetnsId)>,
 }
 
 impl Owners {
-    /// Something was told that may name any netns.
+    /// A fact arrived that may determine the owner of any netns.
     pub(in crate::map) fn ask_all(&mut self) {
         self.all = true;
     }
 
-    /// What is left behind may count sooner than was planned.
+    /// A leftover may count sooner than was planned.
     pub(in crate::map) fn hasten_searches(&mut self) {
         self.hasten = true;
     }
 
-    /// Something was told of one netns.
+    /// A fact about one netns arrived.
     pub(in crate::map) fn ask(&mut self, id: NetnsId) {
         self.some.insert(id);
     }
@@ -76,7 +75,7 @@ impl Owners {
         }
     }
 
-    /// Every sandbox that a netns is known to have been made for, and that netns.
+    /// Every sandbox with a netns that is known to be made for it, and that netns.
     pub(in crate::map) fn claims(&self) -> impl Iterator<Item = &(String, NetnsId)> {
         self.claims.iter()
     }
@@ -89,17 +88,17 @@ impl Owners {
     }
 }
 
-/// What names a netns's sandbox without looking into it.
+/// Evidence of a netns's sandbox from outside the netns.
 struct Signs<'a> {
-    /// By the runtimes' word.
+    /// As reported by the runtimes.
     paths: BTreeMap<&'a str, &'a str>,
     pids: BTreeMap<u32, &'a str>,
-    /// By the result cache, or of sandboxes that are gone: the path may be another's by now.
+    /// From the result cache, or of removed sandboxes: the path may belong to another one by now.
     past: BTreeMap<&'a str, &'a str>,
 }
 
 impl NodeMap {
-    /// Finds out whose the netns are about which something was told.
+    /// Determines the owners of the netns about which facts arrived.
     pub(in crate::map) fn settle_owners(&mut self, thresholds: &Thresholds) {
         let all = std::mem::take(&mut self.workload.owners.all);
         let some = std::mem::take(&mut self.workload.owners.some);
@@ -155,7 +154,7 @@ impl NodeMap {
             let path = sandbox.netns_path.as_deref();
             let paths = if entry.gone.is_none() { &mut signs.paths } else { &mut signs.past };
             paths.extend(path.map(|path| (strip_var(path), sandbox.id.as_str())));
-            // The pid of one that has ended may be another's by now.
+            // The pid of a sandbox that has ended may belong to another process by now.
             let pid = sandbox.pid.filter(|_| entry.gone.is_none() && sandbox.life == Life::Alive);
             signs.pids.extend(pid.map(|pid| (pid, sandbox.id.as_str())));
         }
@@ -184,7 +183,7 @@ impl NodeMap {
         Owner { kubelet: kubelet || self.is_kubelets(sandbox), sandbox: sandbox.to_owned(), told }
     }
 
-    /// What was known once is better than a guess, and that better than none.
+    /// Former certain evidence is better than a guess, and a guess better than nothing.
     fn guess_owner(&self, entry: &Netns) -> Option<Owner> {
         let sure = |known: &&Owner| {
             known.told == Told::Surely && !self.is_another_mounted(entry, &known.sandbox)
@@ -204,13 +203,13 @@ impl NodeMap {
             .or_else(|| before.cloned())
     }
 
-    /// Whether a sandbox is surely not this netns's: a runtime makes one netns for each.
+    /// Whether a sandbox certainly does not own this netns: a runtime makes one netns for each.
     fn is_anothers(&self, entry: &Netns, sandbox: &str) -> bool {
         self.has_other_netns(sandbox, entry.id, Told::Surely)
             || self.is_mounted_elsewhere(entry, sandbox)
     }
 
-    /// Whether a sandbox's netns is known to be another one, by no less than this.
+    /// Whether a sandbox is known, by evidence of at least `by`, to have another netns.
     pub(in crate::map) fn has_other_netns(&self, sandbox: &str, id: NetnsId, by: Told) -> bool {
         let mut others = self.workload.owners.netns_of(sandbox).filter(|other| *other != id);
         others.any(|other| {
@@ -219,25 +218,25 @@ impl NodeMap {
         })
     }
 
-    /// Whether it is not this netns that is mounted where the sandbox's is, but one that is known to be its own:
-    /// its pid is a guess beside that, for whoever has it may have been on his way.
+    /// Whether another netns, known to be the sandbox's, is mounted at the sandbox's path and this one is not: a pid in
+    /// this netns is then only a guess, because the process may have been about to move.
     fn is_another_mounted(&self, entry: &Netns, sandbox: &str) -> bool {
         let mut others = self.workload.owners.netns_of(sandbox).filter(|id| *id != entry.id);
         let mounted = |id| self.netns(id).is_some_and(|it| self.is_mounted_for(it, sandbox));
         others.any(mounted) && !self.is_mounted_for(entry, sandbox)
     }
 
-    /// Whether a netns is mounted, but not where this sandbox's is. While it is made, a sandbox's first
-    /// process is still in its runtime's netns.
+    /// Whether a netns is mounted, but not at this sandbox's path. While a sandbox is being made, its first process is
+    /// still in its runtime's netns.
     fn is_mounted_elsewhere(&self, entry: &Netns, sandbox: &str) -> bool {
-        // A path by a process (cri-dockerd gives such to an ADD) tells no mount.
+        // A path through a process (cri-dockerd passes such paths to an ADD) is not a mount.
         let mounts = self.paths_of(sandbox).filter(|path| !path.starts_with("/proc/"));
         let mut known = mounts.peekable();
         known.peek().is_some() && known.all(|path| is_mounted_only_elsewhere(entry, path))
     }
 
-    /// The sandbox that most of the tasks of a netns are of. A few may be others': agents and CNI daemons
-    /// of other pods enter it, and those of the host's network have no netns of their own.
+    /// The sandbox of most of the tasks in a netns. A few may belong to others: agents and CNI daemons of other pods
+    /// enter it, and pods in the host's network have no netns of their own.
     fn owner_by_cgroup(&self, entry: &Netns) -> Option<(String, bool)> {
         let mut votes: BTreeMap<String, (usize, bool)> = BTreeMap::new();
         for (_, cgroup) in entry.cgroups() {
@@ -266,7 +265,7 @@ impl NodeMap {
         Some((most.0, most.1.1))
     }
 
-    /// Whether a kubelet had this sandbox made.
+    /// Whether a kubelet requested this sandbox.
     fn is_kubelets(&self, sandbox: &str) -> bool {
         self.workload.runtimes.sandbox(sandbox).is_some_and(|entry| entry.sandbox.pod.is_some())
             || self.attachment_of(sandbox).is_some_and(|attachment| attachment.pod.is_some())
@@ -325,7 +324,7 @@ impl NodeMap {
         self.workload.owners.unresolved_peers.iter().filter_map(since).collect()
     }
 
-    /// Netns that a sandbox owns which no runtime has told of.
+    /// Netns whose owning sandbox no runtime has reported.
     pub fn strangers(&self) -> impl Iterator<Item = &Netns> {
         self.workload.owners.unresolved_peers.iter().filter_map(|id| self.netns(*id))
     }
@@ -335,8 +334,8 @@ impl NodeMap {
         self.scheduler.taskless().filter_map(|id| self.netns(*id))
     }
 
-    /// The moment from which a netns without tasks is a leak, if its sandbox is what it takes: gone, or
-    /// denied by every runtime, or old where there is none to ask.
+    /// The moment from which a netns without tasks is a leak, if the state of its sandbox allows it: removed, or denied
+    /// by every runtime, or old if there is no runtime to ask.
     #[must_use]
     pub fn leaked_from(&self, entry: &Netns, thresholds: &Thresholds) -> Option<BootNs> {
         let owner = entry.owner().filter(|owner| owner.told != Told::ByIp)?;
@@ -344,7 +343,7 @@ impl NodeMap {
         match self.word_on(&owner.sandbox) {
             Word::Gone(sandbox) => {
                 let gone = idle.max(sandbox.gone.unwrap_or_default());
-                // Where no IP is up nobody is hurt, and dockerd takes half a minute (`gcPeriod` of its netns files).
+                // Without an IP nothing is urgent, and dockerd takes half a minute (`gcPeriod` of its netns files).
                 let shorten = |proofs: Proofs| proofs.shorten(thresholds.sandbox_grace);
                 let grace = match entry.routable().next() {
                     Some(_) => {
@@ -365,8 +364,8 @@ impl NodeMap {
         }
     }
 
-    /// The moment from which the denial of a sandbox that no runtime ever told of counts. While it is made
-    /// (its network, its image, its first process) none tells of it, and that may take minutes.
+    /// The moment from which the denial of a sandbox that no runtime ever reported counts. While it is being made (its
+    /// network, its image, its first process) none reports it, and that may take minutes.
     pub(crate) fn denied_from(
         &self,
         entry: &Netns,
@@ -376,8 +375,8 @@ impl NodeMap {
         self.ready(entry).plus(thresholds.leak_age).max(first)
     }
 
-    /// When its sandbox could begin to use it: it is old enough, and no ADD for it runs or has just ended. Its
-    /// first process comes after that.
+    /// The earliest moment from which its sandbox could use it: the netns exists, and no ADD is under way. The
+    /// sandbox's first process starts after that.
     fn ready(&self, entry: &Netns) -> BootNs {
         let history = entry.owner().and_then(|owner| self.call_history(&owner.sandbox));
         let add = history.map(|history| history.add);
@@ -387,14 +386,14 @@ impl NodeMap {
         busy.unwrap_or_default().max(self.born(entry))
     }
 
-    /// When a netns was made, as far as is known: it was there when its ADD ended and when the oldest task
-    /// in it was started.
+    /// When a netns was made, as far as known: not after its ADD ended, nor after the oldest task of its container was
+    /// started.
     fn born(&self, entry: &Netns) -> BootNs {
         const TICK: u64 = 10_000_000;
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         let cached = entry.owner().and_then(|owner| self.attachment_of(&owner.sandbox)?.made);
         let cached = cached.and_then(|made| u64::try_from(made.saturating_sub(offset)).ok());
-        // Whoever came from elsewhere may be older than the netns; a container's own process is not.
+        // A task that came from elsewhere may be older than the netns; a container's own process is not.
         let own = |path: &str| is_kubelets_own(path) && attribution(path).is_some();
         let tasks = entry.cgroups().filter(|(_, cgroup)| cgroup.is_some_and(own));
         let tasks = tasks.map(|(task, _)| task.start.saturating_mul(TICK)).min();
@@ -402,13 +401,13 @@ impl NodeMap {
         known.into_iter().flatten().map(BootNs).fold(entry.first_seen, BootNs::min)
     }
 
-    /// Whether another look would decide about something that looks wrong.
+    /// Whether another look would decide about something suspicious.
     #[must_use]
     pub fn has_open_suspicion(&self, thresholds: &Thresholds) -> bool {
         let unsearched = |netns: &Netns| {
             let from = self.leaked_from(netns, thresholds);
             let sure = from.map(|from| from.plus(thresholds.second_look));
-            // Age is not waited for.
+            // Waiting for age alone is not included.
             let soon = sure.filter(|sure| sure.since(self.now) < thresholds.leak_age);
             soon.is_some_and(|sure| netns.searched().is_none_or(|(at, _)| at < sure))
         };
@@ -417,7 +416,7 @@ impl NodeMap {
             || self.taskless().any(unsearched)
     }
 
-    /// A netns has become suspicious: it is to be searched for holders as soon as that counts.
+    /// Schedules searches of netns that have become suspicious for the moment from which they count.
     fn hasten_searches(&mut self, thresholds: &Thresholds) {
         let due: Vec<(NetnsId, BootNs)> = self
             .taskless()
@@ -430,8 +429,8 @@ impl NodeMap {
         }
     }
 
-    /// When to search again for the holders of a netns that was just searched, and before that as a whole at
-    /// `last`: once more for certainty when it looks leaked. What a search finds may be what makes it count.
+    /// When to search again for the holders of a netns that was just searched, and last searched completely at `last`:
+    /// once more for confirmation if it looks leaked. What a search finds may be what makes it count.
     pub(in crate::map) fn next_search(
         &self,
         id: NetnsId,
@@ -453,9 +452,9 @@ impl NodeMap {
     }
 }
 
-/// Where a netns is mounted, by whoever mounts netns for containers. Another mount namespace tells nothing of a
-/// netns but that it is held: a container with CAP_SYS_ADMIN in its own, or anybody in a user namespace of theirs,
-/// may mount a netns there under the path of another's sandbox.
+/// Mount paths of a netns in mount namespaces of those who mount netns for containers. A mount in another mount
+/// namespace only shows that the netns is held: a container with CAP_SYS_ADMIN in its own, or anybody in a user
+/// namespace, may mount a netns there under the path of another's sandbox.
 pub(in crate::map) fn mounts_of(entry: &Netns) -> impl Iterator<Item = &str> {
     entry.holders().filter_map(|holder| match holder {
         Holder::Mount { path, foreign: false, .. } => Some(path.as_str()),
@@ -463,8 +462,8 @@ pub(in crate::map) fn mounts_of(entry: &Netns) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a netns is mounted under some name and never under that of this path: agents see the same file
-/// below another directory.
+/// Whether a netns is mounted under some file name and never under that of this path: agents see the same file in
+/// another directory.
 fn is_mounted_only_elsewhere(entry: &Netns, path: &str) -> bool {
     let name = |path: &str| path.rsplit('/').next().map(str::to_owned);
     let mut mounts = mounts_of(entry);
@@ -473,8 +472,8 @@ fn is_mounted_only_elsewhere(entry: &Netns, path: &str) -> bool {
         && mounts.all(|other| name(other) != name(path))
 }
 
-/// In a container that this node's own kubelet had made: not of a cluster within a container, and not one that
-/// a pod made within its own.
+/// Whether a cgroup is of a container that this node's own kubelet requested, and not of a cluster within a container,
+/// or of one that a pod made within its own.
 fn is_kubelets_own(path: &str) -> bool {
     path.trim_start_matches('/').starts_with("kubepods") && !is_nested(path)
 }

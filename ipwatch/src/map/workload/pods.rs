@@ -1,9 +1,9 @@
-//! What the API server says of this node's pods, and which of them it has deleted while the node has not. Where it is
-//! not asked, the kubelet may tell instead: of those that it is to run. Never both.
+//! The API server's report of this node's pods, and pods that it has deleted while the node has not. If it is not
+//! queried, the kubelet may report instead, for the pods that it is to run. Never both.
 //!
-//! A pod's uid is never used twice. So one that was told of and is gone stays gone, whatever the API server
-//! does afterwards. One that was never told of is judged with more care: the list may be that of another
-//! node, and the runtime may have a pod that the API server has yet to tell of.
+//! A pod's uid is never reused, so a pod that was reported and then removed stays removed, whatever the API server
+//! reports afterwards. A pod that was never reported is judged with more care: the list may be that of another node,
+//! and the runtime may have a pod that the API server has yet to report.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,47 +12,45 @@ use crate::fact::{BootNs, Pod, SourceName};
 
 use crate::map::{Netns, NetnsId, NodeMap, SandboxEntry, Thresholds, Told};
 
-/// Pods remembered, those that are gone included. A node runs some hundred.
+/// Maximum number of pods, including removed ones. A node runs some hundred.
 const MAX_PODS: usize = 4096;
-/// How long one that is gone is remembered when no runtime has anything of it.
+/// How long a removed pod is remembered when no runtime has anything of it.
 const FORGET_AFTER: u64 = 600_000_000_000;
-/// What a pod is given to end that does not say itself (`DefaultTerminationGracePeriodSeconds`).
+/// Termination grace period of a pod that specifies none (`DefaultTerminationGracePeriodSeconds`), in seconds.
 const DEFAULT_GRACE: u64 = 30;
 
-/// A pod as the API server told of it last.
+/// A pod as last reported by the API server.
 #[derive(Debug, Clone)]
 pub struct PodEntry {
-    /// The API server's word.
     pub pod: Pod,
-    /// Newest word on it.
+    /// When it was last reported.
     pub told: BootNs,
-    /// The API server does not have it any more, as far as is known since this moment.
+    /// Since when the API server is known not to have it any more.
     pub gone: Option<BootNs>,
 }
 
 /// A pod that the API server does not have and whose netns is here.
 #[derive(Debug)]
 pub struct DeletedPod<'a> {
-    /// What the API server said of it last. Absent: it never told of it.
+    /// The API server's last report. Absent: it never reported the pod.
     pub entry: Option<&'a PodEntry>,
     /// Its sandbox, which the runtime still has.
     pub sandbox: &'a SandboxEntry,
     pub netns: &'a Netns,
-    /// Since when the API server has not had it, as far as is known.
+    /// Since when the API server is known not to have it.
     pub gone: BootNs,
     /// The moment from which that counts.
     pub from: BootNs,
 }
 
-/// Everything the API server told.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Pods {
     known: BTreeMap<String, PodEntry>,
-    /// The first whole list began then.
+    /// When the first complete listing began.
     listed: Option<BootNs>,
-    /// All it has is known as of then.
+    /// The pods are known completely as of this moment.
     confirmed: Option<BootNs>,
-    /// When some were not remembered, for there are too many: nobody can be said not to be among them.
+    /// When a pod was dropped because there were too many: from then on no pod is known to be absent.
     overflowed: Option<BootNs>,
     forgotten: BootNs,
 }
@@ -86,19 +84,19 @@ impl NodeMap {
         entry.gone.get_or_insert(at);
     }
 
-    /// A pod may be gone, or known to be: what its sandbox has left behind may count sooner.
+    /// A pod was removed, or is now known to be: what its sandbox left behind may count sooner.
     pub(in crate::map) fn pods_fewer(&mut self) {
         self.ipam.ask_all_leaks();
         self.workload.owners.hasten_searches();
     }
 
-    /// All that the API server told is as new as this.
+    /// The reports of the API server are complete up to `at`.
     pub(in crate::map) fn pods_confirmed(&mut self, at: BootNs) {
         self.workload.pods.confirmed = self.workload.pods.confirmed.max(Some(at));
         self.forget_pods(at);
     }
 
-    /// A whole list has ended: what it did not name is gone.
+    /// A complete listing has ended: pods that it did not name are removed.
     pub(in crate::map) fn pods_listed(&mut self, began: BootNs) {
         self.workload.pods.listed.get_or_insert(began);
         self.workload.pods.overflowed = self.workload.pods.overflowed.filter(|at| *at >= began);
@@ -108,7 +106,7 @@ impl NodeMap {
         self.pods_confirmed(began);
     }
 
-    /// Drops what has been gone for long and of which no runtime has anything.
+    /// Drops pods that were removed long ago and of which no runtime has anything.
     fn forget_pods(&mut self, now: BootNs) {
         if now.since(self.workload.pods.forgotten) < FORGET_AFTER / 10 {
             return;
@@ -132,44 +130,44 @@ impl NodeMap {
         }
     }
 
-    /// What the API server said last of the pod with this uid.
+    /// The last report about the pod with this uid.
     #[must_use]
     pub fn pod(&self, uid: &str) -> Option<&PodEntry> {
         self.workload.pods.known.get(uid)
     }
 
-    /// Whether this uid, of a pod whose sandbox was gone at that moment, is no pod's of this node any more.
+    /// Whether no pod of this node has this uid any more; the pod's sandbox was removed at `gone`.
     pub(in crate::map) fn is_no_pod(&self, uid: &str, gone: BootNs) -> bool {
         let pods = &self.workload.pods;
         if let Some(entry) = pods.known.get(uid) {
             return entry.gone.is_some() && entry.pod.mirror_of.is_none();
         }
-        // A static pod's is the kubelet's own, and nobody else has it.
+        // The uid of a static pod is the kubelet's own, and the API server does not have it.
         pods.overflowed.is_none()
             && is_given_by_api(uid)
             && !pods.is_static(uid)
             && pods.confirmed.is_some_and(|confirmed| confirmed >= gone)
     }
 
-    /// Whether all of this node's pods were told of once.
+    /// Whether this node's pods have been listed completely at least once.
     pub(in crate::map) fn pods_were_told(&self) -> bool {
         self.workload.pods.listed.is_some()
     }
 
-    /// Whether all of this node's pods were told of, and who told of them answers still.
+    /// Whether this node's pods have been listed completely, and their source still answers.
     #[must_use]
     pub fn pods_answer(&self) -> bool {
         self.pods_were_told()
             && (self.answers(SourceName::Kubernetes) || self.answers(SourceName::Kubelet))
     }
 
-    /// Whether it is the kubelet that tells of the pods.
+    /// Whether the kubelet is the source of the pods.
     #[must_use]
     pub fn kubelet_tells(&self) -> bool {
         self.answers(SourceName::Kubelet)
     }
 
-    /// Whether nobody asks the API server, nor the kubelet: then nothing of them is awaited.
+    /// Whether neither the API server nor the kubelet is queried: then there are no pods to wait for.
     #[must_use]
     pub fn pods_are_off(&self) -> bool {
         use crate::fact::SourceStatus::Disabled;
@@ -179,8 +177,8 @@ impl NodeMap {
         is_off(SourceName::Kubernetes) && is_off(SourceName::Kubelet)
     }
 
-    /// Pods that the API server does not have and whose sandbox and netns are here. None while it is
-    /// silent, or the runtime.
+    /// Pods that the API server does not have and whose sandbox and netns are here. None while the API server or the
+    /// runtime does not answer.
     pub fn deleted_pods<'a>(
         &'a self,
         thresholds: &'a Thresholds,
@@ -192,7 +190,7 @@ impl NodeMap {
         claims.filter_map(move |(_, netns)| self.deleted_at(*netns, &home, thresholds))
     }
 
-    /// The one whose netns this is.
+    /// The deleted pod that owns this netns.
     #[must_use]
     pub fn deleted_pod(&self, netns: NetnsId, thresholds: &Thresholds) -> Option<DeletedPod<'_>> {
         self.pods_answer().then(|| self.deleted_at(netns, &OnceCell::new(), thresholds))?
@@ -219,8 +217,8 @@ impl NodeMap {
         Some(DeletedPod { entry, sandbox, netns, gone, from })
     }
 
-    /// Since when a pod is gone that the API server told of, and from when on that counts: its processes
-    /// may take their time to end, from the deletion on.
+    /// Since when a reported pod has been removed, and from when that counts: its processes may use their grace period,
+    /// from the deletion on.
     fn deleted_from(&self, entry: &PodEntry, thresholds: &Thresholds) -> Option<(BootNs, BootNs)> {
         let gone = entry.gone.filter(|_| entry.pod.mirror_of.is_none())?;
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
@@ -235,8 +233,8 @@ impl NodeMap {
         Some((gone, end.plus(thresholds.sandbox_grace)))
     }
 
-    /// The same of one that the API server never told of, though it told of another pod that the runtime
-    /// has: so the list is this node's. A uid that is none of its own is a static pod's, or a person's.
+    /// As `deleted_from`, for a pod that the API server never reported, if it has reported another pod that the runtime
+    /// has, which shows that the list is this node's. A uid in another format is a static pod's, or made by a person.
     fn unheard_of_from(
         &self,
         uid: &str,
@@ -262,8 +260,8 @@ impl NodeMap {
     }
 }
 
-/// Whether this looks like a uid that the API server gives: a UUID. The kubelet's own, for static pods, are
-/// 32 hex digits.
+/// Whether this looks like a uid that the API server assigns: a UUID. The kubelet's own, for static pods, are 32 hex
+/// digits.
 fn is_given_by_api(uid: &str) -> bool {
     let parts: Vec<&str> = uid.split('-').collect();
     let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();

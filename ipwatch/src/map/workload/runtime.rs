@@ -1,8 +1,7 @@
-//! What the container runtimes say, and since when: which sandboxes live, which are dead, and which
-//! they do not have any more.
+//! Reports of the container runtimes, and since when: which sandboxes live, which are dead, and which no longer exist.
 //!
-//! A runtime's word is only as new as its last whole list. A sandbox that such a list does not name any
-//! more is gone; one that was never named is denied only by a runtime that has answered since.
+//! A runtime's report is only as new as its last complete listing. A sandbox that a later listing does not name is
+//! removed; one that was never reported is denied only by a runtime that has answered since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,55 +12,53 @@ use super::unasked::Why;
 use crate::map::request::Request;
 use crate::map::{Kinds, Netns, NodeMap, Thresholds, Tick, Told};
 
-/// Sandboxes and containers remembered, those that are gone included.
+/// Maximum number of sandboxes, and of containers, including removed ones.
 const MAX_ENTRIES: usize = 16_384;
-/// How long one that is gone is remembered when nothing of it is left.
+/// How long a removed one is remembered after nothing of it is left.
 const FORGET_AFTER: u64 = 600_000_000_000;
-/// Between two questions to one runtime about one matter.
+/// Minimum interval between two requests to one runtime about the same matter.
 const ASK_AGAIN: u64 = 60_000_000_000;
-/// Before a question is repeated that was not answered.
+/// Delay before an unanswered request is repeated.
 const RETRY: u64 = 5_000_000_000;
 
-/// A sandbox as its runtime told of it last.
+/// A sandbox as last reported by its runtime.
 #[derive(Debug, Clone)]
 pub struct SandboxEntry {
-    /// The runtime's word.
     pub sandbox: Sandbox,
-    /// First told of.
+    /// When it was first reported.
     pub first_seen: BootNs,
-    /// Newest word on it.
+    /// When it was last reported.
     pub told: BootNs,
-    /// Dead or gone, as far as is known since this moment.
+    /// Since when it is known to be dead or removed.
     pub dead: Option<BootNs>,
-    /// The runtime does not have it any more.
+    /// When the runtime was first known not to have it any more.
     pub gone: Option<BootNs>,
-    /// It was dead when it was first told of: since when is not known.
+    /// Whether it was dead at the first report: the time of its death is unknown.
     pub preexisting: bool,
 }
 
 impl SandboxEntry {
-    /// When it died, as far as is known; at the beginning of time if it was dead before it was told of.
+    /// When it died, as far as known; 0 if it was dead at the first report.
     fn died(&self) -> BootNs {
         self.dead.filter(|_| !self.preexisting).unwrap_or_default()
     }
 }
 
-/// A container as its runtime told of it last.
+/// A container as last reported by its runtime.
 #[derive(Debug, Clone)]
 pub struct ContainerEntry {
-    /// The runtime's word.
     pub container: Container,
-    /// Newest word on it.
+    /// When it was last reported.
     pub told: BootNs,
-    /// Dead or gone, as far as is known since this moment.
+    /// Since when it is known to be dead or removed.
     pub dead: Option<BootNs>,
-    /// The runtime does not have it any more.
+    /// When the runtime was first known not to have it any more.
     pub gone: Option<BootNs>,
 }
 
-/// What the runtimes say of the sandbox that a netns was made for: whether it is proven to be dead. Its owner's own
-/// word proves that ([`Word::Dead`], [`Word::Gone`]); the denial of others does only where no other runtime can own
-/// it (`unasked`).
+/// State of the sandbox that a netns was made for, according to the runtimes. Only its owner can prove it dead
+/// ([`Word::Dead`], [`Word::Gone`]); the denial of other runtimes is proof only if no further runtime can own it
+/// (`unasked`).
 #[derive(Debug, Clone, Copy)]
 pub enum Word<'a> {
     /// It lives, or is being made.
@@ -70,32 +67,34 @@ pub enum Word<'a> {
     Dead(&'a SandboxEntry),
     /// Its runtime had it and does not have it any more.
     Gone(&'a SandboxEntry),
-    /// It was never told of, every runtime that could own it is asked, and each has told all it has. Since then.
+    /// It was never reported, every runtime that could own it is queried, and each has been listed completely. Since
+    /// then.
     Denied(BootNs),
-    /// There is no runtime to ask, and none runs that could own it.
+    /// There is no runtime to query, and none running that could own it.
     NobodyToAsk,
-    /// Nobody who is asked can tell. Nothing follows from that, least of all that somebody's processes may be ended.
+    /// No queried runtime can tell. Nothing follows from that; in particular, its processes must not be treated as safe
+    /// to end.
     Unknown(Why<'a>),
 }
 
-/// How far a runtime has told all it has.
+/// Progress of a runtime's listings.
 #[derive(Debug, Default)]
 struct Listed {
-    /// The first whole list began then.
+    /// When the first complete listing began.
     first: Option<BootNs>,
-    /// The newest whole list began then.
+    /// When the last complete listing began.
     last: Option<BootNs>,
-    /// And the one before it.
+    /// When the complete listing before `last` began.
     before: Option<BootNs>,
-    /// It was asked again then.
+    /// When it was queried again.
     asked: Option<BootNs>,
-    /// It has told of a pod: it is a kubelet's runtime.
+    /// Whether it has reported a pod, so that it is a kubelet's runtime.
     pods: bool,
 }
 
 impl Listed {
-    /// When to ask so that two lists of after `since` are `apart`, which is what makes a finding certain. `None`: they are.
-    /// The first of them may come late: what counts is the time between the two.
+    /// When to query so that two listings after `since` are at least `apart`, which confirms a finding. `None` if they
+    /// are. The first of them may be late: what counts is the time between the two.
     fn second_look(&self, since: BootNs, apart: u64) -> Option<BootNs> {
         let Some(last) = self.last.filter(|last| *last >= since) else { return Some(since) };
         let before = self.before.filter(|before| *before >= since);
@@ -104,14 +103,14 @@ impl Listed {
     }
 }
 
-/// What makes a runtime's word be asked for again, as far as it does not change with time.
+/// What makes a second query of a runtime necessary, except for what changes with time alone.
 #[derive(Debug, Default)]
 struct Suspects {
-    /// As of then.
+    /// When this was computed.
     seen: Option<(Tick, Thresholds)>,
-    /// Runtimes of what is dead or deleted and is here still, and since when that counts.
+    /// Runtimes of dead or deleted sandboxes that are still here, and since when that counts.
     left: Vec<(String, BootNs)>,
-    /// A pod has no endpoint at a first look.
+    /// Whether a pod seems to lack an endpoint.
     unwired: bool,
 }
 
@@ -119,12 +118,11 @@ impl Suspects {
     const ON: Kinds = Kinds::NETNS.and(Kinds::RUNTIMES).and(Kinds::PODS).and(Kinds::ENDPOINTS);
 }
 
-/// Everything the runtimes told.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Runtimes {
     listed: BTreeMap<String, Listed>,
     sandboxes: BTreeMap<String, SandboxEntry>,
-    /// Those that are dead or gone.
+    /// Ids of sandboxes that are dead or removed.
     dead: BTreeSet<String>,
     containers: BTreeMap<String, ContainerEntry>,
     pub(super) crash_loops: crash_loop::CrashLoops,
@@ -166,7 +164,8 @@ impl NodeMap {
         if known.is_some_and(|known| known.told > at) {
             return;
         }
-        // Two may tell of one, as Docker and the shim that speaks CRI for it: the first is heard.
+        // Two runtimes may report the same sandbox, such as Docker and the shim that speaks CRI for it: the first one
+        // counts.
         let another = |known: &SandboxEntry| {
             known.gone.is_none()
                 && known.sandbox.runtime != sandbox.runtime
@@ -220,7 +219,7 @@ impl NodeMap {
         }
     }
 
-    /// A runtime is there, whether or not it answers; a source that is switched off is none.
+    /// The status of a runtime's source has changed. A disabled source is no runtime.
     pub(in crate::map) fn runtime_stands(&mut self, source: &Source) {
         let listed = &mut self.workload.runtimes.listed;
         if source.status == SourceStatus::Disabled {
@@ -231,7 +230,7 @@ impl NodeMap {
         self.workload.owners.ask_all();
     }
 
-    /// Nobody goes by this name any more: it is waited for no longer.
+    /// A source has changed its name: the former name is not waited for any more.
     pub(in crate::map) fn runtime_renamed(&mut self, name: &str) {
         self.workload.runtimes.listed.remove(name);
     }
@@ -239,7 +238,7 @@ impl NodeMap {
     /// Counts a new sandbox of a pod.
     fn note_attempt(&mut self, sandbox: &Sandbox, at: BootNs) {
         let Some(pod) = &sandbox.pod else { return };
-        // By the runtime's clock, where it tells: what stood before ipwatch is as old as it is.
+        // By the runtime's clock, if it reports a time: a sandbox from before ipwatch's start is as old as it is.
         let made = match self.made_at(sandbox) {
             Some(Ok(made)) => made.min(at),
             // Of an earlier boot.
@@ -253,13 +252,13 @@ impl NodeMap {
         }
     }
 
-    /// When a runtime says that a sandbox was made; `Err`: before the boot.
+    /// When a sandbox was made, as reported by its runtime; `Err` if before the boot.
     fn made_at(&self, sandbox: &Sandbox) -> Option<Result<BootNs, std::num::TryFromIntError>> {
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         Some(u64::try_from(sandbox.created?.saturating_sub(offset)).map(BootNs))
     }
 
-    /// When the sandbox of a netns was made, by its runtime's word. Nothing in the netns is older.
+    /// When the sandbox of a netns was made, as reported by its runtime. Nothing in the netns is older.
     pub(in crate::map) fn sandbox_made(&self, netns: &Netns) -> Option<BootNs> {
         let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
         self.made_at(&self.workload.runtimes.sandbox(&owner.sandbox)?.sandbox)?.ok()
@@ -291,7 +290,7 @@ impl NodeMap {
         let dead = (container.life == Life::Dead)
             .then(|| known.and_then(|known| known.dead).unwrap_or(at));
         match dead {
-            // Dead for who knows how long: no grace.
+            // Dead since an unknown time: no grace.
             Some(_) if known.is_none() && !self.has_listed(&container.runtime) => {
                 self.workload.container_mounts.suspect(&container.id, BootNs::default());
             }
@@ -312,7 +311,7 @@ impl NodeMap {
         self.workload.container_mounts.suspect(id, at);
     }
 
-    /// What is left of dead sandboxes may be frozen, which only a look tells.
+    /// The remaining tasks of dead sandboxes may be frozen, which only a look shows.
     fn look_at_the_dead(&mut self, at: BootNs) {
         const EACH: usize = 8;
         let left = self.dead_sandboxes().flat_map(|(_, netns)| netns.tasks().take(EACH).copied());
@@ -321,7 +320,7 @@ impl NodeMap {
         }
     }
 
-    /// A whole list of one runtime has ended: what it did not name is gone.
+    /// A complete listing of a runtime has ended: what it did not name is removed.
     pub(in crate::map) fn runtime_listed(&mut self, runtime: &str, began: BootNs) {
         let listed = self.workload.runtimes.listed.entry(runtime.to_owned()).or_default();
         if listed.first.replace(listed.first.unwrap_or(began)).is_none() {
@@ -360,7 +359,7 @@ impl NodeMap {
         self.forget_the_gone(began);
     }
 
-    /// Drops what has been gone for long and holds nothing any more.
+    /// Drops sandboxes and containers that were removed long ago and hold nothing any more.
     fn forget_the_gone(&mut self, now: BootNs) {
         if now.since(self.workload.runtimes.forgotten) < FORGET_AFTER / 10 {
             return;
@@ -388,24 +387,24 @@ impl NodeMap {
         self.workload.runtimes.sandbox(id)
     }
 
-    /// Every sandbox, those included that are gone.
+    /// Every sandbox, including removed ones.
     pub fn all_sandboxes(&self) -> impl Iterator<Item = &SandboxEntry> {
         self.workload.runtimes.sandboxes()
     }
 
-    /// The netns that was made for a sandbox, if it is there.
+    /// The netns that was made for a sandbox, if it exists.
     #[must_use]
     pub fn netns_of_sandbox(&self, sandbox: &str) -> Option<&Netns> {
         self.workload.owners.netns_of(sandbox).find_map(|id| self.netns(id))
     }
 
-    /// A container that is no sandbox, by its id.
+    /// A container that is not a sandbox, by its id.
     #[must_use]
     pub fn container(&self, id: &str) -> Option<&ContainerEntry> {
         self.workload.runtimes.container(id)
     }
 
-    /// Sandboxes that are dead or gone and whose netns is still there.
+    /// Sandboxes that are dead or removed and whose netns still exists.
     pub fn dead_sandboxes(&self) -> impl Iterator<Item = (&SandboxEntry, &Netns)> {
         self.all_dead().flat_map(|entry| {
             let claimed = self.workload.owners.netns_of(&entry.sandbox.id);
@@ -415,30 +414,30 @@ impl NodeMap {
         })
     }
 
-    /// Sandboxes that are dead or gone.
+    /// Sandboxes that are dead or removed.
     pub fn all_dead(&self) -> impl Iterator<Item = &SandboxEntry> {
         self.workload.runtimes.dead.iter().filter_map(|id| self.workload.runtimes.sandboxes.get(id))
     }
 
-    /// Whether a runtime has told all it has before.
+    /// Whether a runtime has been listed completely at least once.
     fn has_listed(&self, runtime: &str) -> bool {
         self.workload.runtimes.listed.get(runtime).is_some_and(|listed| listed.first.is_some())
     }
 
-    /// When the newest whole list of this runtime began.
+    /// When the last complete listing of this runtime began.
     #[must_use]
     pub fn last_listed(&self, runtime: &str) -> Option<BootNs> {
         self.workload.runtimes.listed.get(runtime)?.last
     }
 
-    /// The oldest of the newest lists: every runtime has told all it had since then.
+    /// The oldest of the runtimes' last listings: every runtime has been listed since.
     #[must_use]
     pub fn all_listed(&self) -> Option<BootNs> {
         let listed = self.workload.runtimes.listed.values();
         listed.map(|listed| listed.last.unwrap_or_default()).min()
     }
 
-    /// Whether every runtime that is there has told all it has, and answers still. Also where there is none.
+    /// Whether every runtime has been listed completely and still answers. True if there is none.
     #[must_use]
     pub fn runtimes_answer(&self) -> bool {
         self.workload
@@ -448,12 +447,12 @@ impl NodeMap {
             .all(|(name, listed)| listed.last.is_some() && self.runtime_answers(name))
     }
 
-    /// Names of the runtimes that have told something.
+    /// Names of the known runtimes.
     pub fn runtimes(&self) -> impl Iterator<Item = &str> {
         self.workload.runtimes.listed.keys().map(String::as_str)
     }
 
-    /// What the runtimes say of the sandbox that a netns was made for.
+    /// State of the sandbox that a netns was made for, according to the runtimes.
     #[must_use]
     pub fn word_on(&self, sandbox: &str) -> Word<'_> {
         if let Some(entry) = self.workload.runtimes.sandboxes.get(sandbox) {
@@ -469,11 +468,12 @@ impl NodeMap {
         }
         let listed = &self.workload.runtimes.listed;
         if listed.is_empty() {
-            // Told only when none was found.
+            // This source is reported only if no runtime was found.
             let none = self.has_source(SourceName::Runtime);
             return if none { Word::NobodyToAsk } else { Word::Unknown(Why::Silent) };
         }
-        // One that has never had a pod may be another's: a Docker beside a kubelet that is not asked.
+        // A runtime that has never had a pod may not be the kubelet's: for example Docker, beside a kubelet's runtime
+        // that is not queried.
         if !listed.values().any(|listed| listed.pods) {
             return Word::Unknown(Why::NoPods);
         }
@@ -484,7 +484,7 @@ impl NodeMap {
         since.map_or(Word::Unknown(Why::Silent), Word::Denied)
     }
 
-    /// What to ask the runtimes: a second time about what they call dead while the kernel has it.
+    /// Requests to runtimes: a second listing if one reports something dead that the kernel still has.
     pub(in crate::map) fn want_runtimes(
         &mut self,
         now: BootNs,
@@ -527,7 +527,7 @@ impl NodeMap {
         soonest
     }
 
-    /// Whether a runtime is still to be asked, or to be asked again, about something that looks wrong.
+    /// Whether a runtime must still be queried, or queried again, about something suspicious.
     #[must_use]
     pub fn awaits_runtimes(&self, thresholds: &Thresholds) -> bool {
         let suspicions = self.suspicions(&self.suspects(thresholds), thresholds);
@@ -552,7 +552,7 @@ impl NodeMap {
         Suspects { seen, left, unwired: self.has_unwired_pods() }
     }
 
-    /// Runtimes and the moment from which their word on something dead counts.
+    /// Runtimes, and the moment from which their report on something dead counts.
     fn suspicions(&self, suspects: &Suspects, thresholds: &Thresholds) -> Vec<(String, BootNs)> {
         let mut found = suspects.left.clone();
         for (_, since) in self.denied(thresholds) {
@@ -560,13 +560,13 @@ impl NodeMap {
         }
         let unwired = suspects.unwired.then(|| self.missing_endpoints(thresholds));
         for missing in unwired.into_iter().flatten() {
-            // Right after the datastore's word, which may be the later one: a finding wants both. What has
-            // been missing for long has been told.
+            // Right after the datastore's report, which may be the later one: a finding needs both. What has been
+            // missing for long has been reported already.
             let fresh = missing.heard.since(missing.from) < ASK_AGAIN;
             let runtime = &missing.sandbox.sandbox.runtime;
             let last = self.last_listed(runtime).unwrap_or_default();
             let since = match missing.heard {
-                // Many words may come at once: one list is after them all.
+                // Many reports may arrive at once: one listing follows them all.
                 heard if fresh && last < heard => heard.max(missing.from).max(last.plus(RETRY)),
                 _ => missing.from,
             };

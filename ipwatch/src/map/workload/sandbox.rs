@@ -1,9 +1,8 @@
-//! Which container and which pod a netns belongs to.
+//! The container and the pod of a netns.
 //!
-//! A runtime that knows the netns's sandbox names it best (`owner`). Without one, three things do, the
-//! strongest first: the container id in a task's cgroup path that is also in the CNI result cache (the
-//! sandbox's own process), the pod uid in a cgroup path, and a cached result whose netns path or IP is
-//! this netns's.
+//! The runtime that knows the netns's sandbox is the best source (`owner`). Without one there are three others, the
+//! strongest first: the container id in a task's cgroup path that is also in the CNI result cache (the sandbox's own
+//! process), the pod uid in a cgroup path, and a cached result with the netns path or the IP of this netns.
 
 use std::net::IpAddr;
 
@@ -14,11 +13,11 @@ use super::owner::{Told, mounts_of};
 use crate::fact::cgroup::attribution;
 use crate::map::{NetnsId, NodeMap, SandboxEntry};
 
-/// The state of what its runtime does not have any more.
+/// The state of a sandbox or container that its runtime does not have any more.
 const GONE: &str = "gone";
 
 impl NodeMap {
-    /// The sandbox of a netns: its container and its pod, as far as they are known.
+    /// The container and the pod of a netns's sandbox, as far as known.
     #[must_use]
     pub fn sandbox_of(&self, id: NetnsId) -> (Option<Container>, Option<Pod>) {
         let Some(entry) = self.netns(id) else { return (None, None) };
@@ -58,7 +57,7 @@ impl NodeMap {
         (sandbox.or(first_container), pod(attachment, uid))
     }
 
-    /// A sandbox in its runtime's words.
+    /// The container and the pod of a sandbox, as its runtime reports them.
     #[must_use]
     pub fn sandbox_told(&self, id: &str) -> Option<(Option<Container>, Option<Pod>)> {
         let SandboxEntry { sandbox, gone, .. } = self.sandbox(id)?;
@@ -79,7 +78,7 @@ impl NodeMap {
         Some((Some(container), pod))
     }
 
-    /// The container of one task and its pod's uid, by its cgroup.
+    /// The container of a task and its pod's uid, according to its cgroup.
     #[must_use]
     pub fn container_of(&self, task: &TaskKey) -> (Option<Container>, Option<String>) {
         self.container_in(self.task(task).and_then(|entry| entry.cgroup.as_deref()))
@@ -107,7 +106,7 @@ impl NodeMap {
         (Some(container), found.pod_uid)
     }
 
-    /// Where the netns of a sandbox is mounted, in its runtime's words, the cache's and those of its ADD.
+    /// Mount paths of a sandbox's netns, as reported by its runtime, the CNI cache and its ADD.
     pub(in crate::map) fn paths_of(&self, id: &str) -> impl Iterator<Item = &str> {
         let told = self.sandbox(id).and_then(|entry| entry.sandbox.netns_path.as_deref());
         let cached = self.attachment_of(id).and_then(|known| known.netns_path.as_deref());
@@ -127,8 +126,8 @@ impl NodeMap {
         })
     }
 
-    /// By the mounted path of the netns, else by an IP that only one cached result has. A result of
-    /// another pod (`uid`) is never taken: its IP may have been handed out twice.
+    /// The cached result with the mount path of the netns, else the only one with one of its IPs. A result of another
+    /// pod (`uid`) is never used: its IP may have been handed out twice.
     pub(in crate::map) fn attachment_by_place(
         &self,
         id: NetnsId,
@@ -156,7 +155,7 @@ impl NodeMap {
         let mut by_ip = all().filter(|attachment| {
             // A result that names another mounted netns is not about this one.
             let elsewhere = attachment.netns_path.is_some() && !paths.is_empty();
-            // Nor is that of a sandbox whose netns is known: the next pod may have its IP by now.
+            // Nor is the result of a sandbox whose netns is known: the next pod may have its IP by now.
             let known = |sandbox: &str| self.has_other_netns(sandbox, id, Told::ByCgroup);
             let elsewhere = elsewhere || known(&attachment.container_id);
             !elsewhere && attachment.ips.iter().any(|(ip, _)| ips.contains(ip))
@@ -165,7 +164,7 @@ impl NodeMap {
     }
 }
 
-/// `/var/run` is a link to `/run`: runtimes write either.
+/// `/var/run` is a link to `/run`: runtimes use either.
 pub(crate) fn strip_var(path: &str) -> &str {
     path.strip_prefix("/var").filter(|rest| rest.starts_with("/run/")).unwrap_or(path)
 }

@@ -1,25 +1,26 @@
-//! When every run of a CNI plugin was seen. What was proven by it stays proven when runs are lost later.
+//! Periods in which every run of a CNI plugin was observed. What such a period proved stays proven when runs are lost
+//! later.
 
 use std::collections::VecDeque;
 
 use crate::fact::BootNs;
 
-/// Stretches that have ended and are remembered. With more losses than these the oldest proves nothing any more.
+/// Maximum number of past periods. With more losses, the oldest period proves nothing any more.
 const MOST: usize = 16;
-/// A run may have been lost so long before that was noticed, in ns.
+/// A run may have been lost this long before that was noticed, in ns.
 const NOTICED: u64 = 2_000_000_000;
 
-/// Stretches of time without a loss.
+/// Periods without a loss.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The present one began then.
+    /// When the current period began.
     since: Option<BootNs>,
-    /// Those before it, the oldest first: when each began, and until when nothing can have been lost.
+    /// Earlier periods, the oldest first: when each began, and until when nothing can have been lost.
     past: VecDeque<(BootNs, BootNs)>,
 }
 
 impl Seen {
-    /// Every run is seen from now on, or no longer.
+    /// Every run is observed from now on, or no longer.
     pub(super) fn set(&mut self, seen: bool, at: BootNs) {
         if seen {
             self.since.get_or_insert(at);
@@ -29,7 +30,7 @@ impl Seen {
         }
     }
 
-    /// The begin or the end of a run may have been lost: all are seen again from now on.
+    /// The beginning or the end of a run may have been lost: complete observation starts again now.
     pub(super) fn lost(&mut self, at: BootNs) {
         self.end(at);
         self.since = self.since.map(|since| since.max(at));
@@ -46,13 +47,13 @@ impl Seen {
         }
     }
 
-    /// Since when every run has been seen; absent where they are not.
+    /// Since when every run has been observed; `None` if they are not.
     pub(super) fn since(&self) -> Option<BootNs> {
         self.since
     }
 
-    /// When the stretch began that was under way before `from` and lasted until `until` or still does; absent where there
-    /// is none.
+    /// When the period began that started before `from` and lasted until `until`, or still lasts; `None` if there is
+    /// none.
     pub(super) fn over(&self, from: BootNs, until: BootNs) -> Option<BootNs> {
         let present = self.since.filter(|since| *since < from);
         let past = || self.past.iter().find(|(since, end)| *since < from && until <= *end);

@@ -1,20 +1,20 @@
-//! Whether a container may belong to a runtime that nobody asks.
+//! Whether a container may belong to a runtime that is not queried.
 //!
-//! The denial of every runtime that is asked proves nothing about a container of another one. So it counts only if no
-//! other runtime can own the container. Each container's owner is worked out from signs that are independent of any
-//! runtime's answer:
+//! The denial of every queried runtime proves nothing about a container of another one. So it counts only if no other
+//! runtime can own the container. The possible owners of each container are derived from evidence that does not depend
+//! on any runtime's answer:
 //!
-//! - its monitor, a running containerd-shim or conmon (`fact::Monitor`). Its working directory is the container's
-//!   bundle, which names the runtime's state directory and so the instance. It is trusted in both directions: only
-//!   root outside of containers can run one (`sources/procfs/runtimes.rs`).
-//! - its cgroup, which names the kind of runtime under the systemd driver. It is trusted to rule a kind out, unless
-//!   it is within another container's or within a part of the tree that a user's systemd manages: there others than
-//!   root make cgroups.
-//! - the path of its netns, by its runtime's word, the CNI result cache or the ADD: files and arguments of root's.
+//! - its monitor, a running containerd-shim or conmon (`fact::Monitor`). The monitor's working directory is the
+//!   container's bundle, which names the runtime's state directory and therefore the instance. It is trusted in both
+//!   directions: only root outside of containers can run one (`sources/procfs/runtimes.rs`).
+//! - its cgroup, which names the kind of runtime under the systemd driver. It is trusted to rule a kind out, unless it
+//!   is within another container's cgroup or within a part of the tree that a user's systemd manages: there users other
+//!   than root create cgroups.
+//! - the path of its netns, as reported by its runtime, the CNI result cache or the ADD: files and arguments of root's.
 //!   It is trusted to rule a kind out.
 //!
-//! What runs is known from the list of processes (`fact::RuntimeProcess`). Without such a list, as in old recordings,
-//! nothing is in doubt.
+//! The running runtimes are known from the list of processes (`fact::RuntimeProcess`). Without such a list, as in old
+//! recordings, nothing is in doubt.
 
 use std::collections::BTreeMap;
 
@@ -26,28 +26,28 @@ use crate::map::NodeMap;
 
 /// The containerd namespace that its CRI plugin shows.
 const KUBERNETES: &str = "k8s.io";
-/// Tasks of one netns that are looked at.
+/// Maximum number of tasks of one netns that are checked.
 const LOOKED_AT: usize = 64;
 
-/// Why nobody who is asked can tell whether a container lives.
+/// Why no queried runtime can tell whether a container lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why<'a> {
-    /// A runtime that is asked does not answer, or nothing was told of the runtimes yet.
+    /// A queried runtime does not answer, or no report of the runtimes has arrived yet.
     Silent,
-    /// No runtime that is asked has a pod: the kubelet's may be another.
+    /// No queried runtime has a pod: the kubelet's runtime may be another.
     NoPods,
-    /// This runtime runs and is not asked, and the container may be its.
+    /// This runtime runs and is not queried, and may own the container.
     NotAsked(&'a RuntimeProcess),
-    /// The container's monitor runs, and was started by none of the runtimes that are asked.
+    /// The container's monitor runs, and was started by none of the queried runtimes.
     Monitored(&'a Monitor),
-    /// Which runtimes run could not be read.
+    /// The list of running runtimes could not be read.
     Unread,
 }
 
 /// The runtimes and monitors that run on the node.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Processes {
-    /// They were told of.
+    /// Whether they have been reported.
     told: bool,
     complete: bool,
     runtimes: Vec<RuntimeProcess>,
@@ -80,8 +80,8 @@ impl NodeMap {
         self.ipam.ask_all_leaks();
     }
 
-    /// Why the denial of every runtime that is asked proves nothing about this sandbox. `None`: no other runtime can
-    /// own it.
+    /// Why the denial of every queried runtime proves nothing about this sandbox. `None` if no other runtime can own
+    /// it.
     #[must_use]
     pub fn doubt_about(&self, sandbox: &str) -> Option<Why<'_>> {
         let processes = &self.workload.processes;
@@ -98,7 +98,7 @@ impl NodeMap {
                 return Some(why);
             }
         }
-        // Whoever started it is asked.
+        // The runtime that started the container is queried.
         if monitored {
             return None;
         }
@@ -108,8 +108,8 @@ impl NodeMap {
         others.find(|other| engines.allow(other.engine)).map(Why::NotAsked)
     }
 
-    /// The monitors of a sandbox: the one that bears its id, and those whose children are in its netns. There a
-    /// visitor from another container may be, so that one that is not in doubt does not speak for all.
+    /// The monitors of a sandbox: the one with its id, and those with children in its netns. One of these may belong to
+    /// a visitor from another container, so a monitor without doubt does not settle the others.
     fn monitors_of(&self, sandbox: &str) -> impl Iterator<Item = &Monitor> {
         let processes = &self.workload.processes;
         let own = processes.by_container.get(sandbox).copied();
@@ -141,7 +141,7 @@ impl NodeMap {
 }
 
 impl Processes {
-    /// Whether the container of this monitor may live although every runtime that is asked denies it.
+    /// Whether the container of this monitor may live although every queried runtime denies it.
     fn doubt_by<'a>(&'a self, monitor: &'a Monitor) -> Option<Why<'a>> {
         if monitor.ignored {
             return None;
@@ -152,7 +152,7 @@ impl Processes {
         let owner = match &monitor.dir {
             // Each instance has a state directory of its own.
             Some(dir) => kind.find(|other| other.dirs.contains(dir)),
-            // It does not say whose it is: any that is not asked, before one that is.
+            // The monitor does not name its instance: assume one that is not queried before one that is.
             None => {
                 let asked = kind.clone().find(|other| !is_unasked(other));
                 kind.find(|other| is_unasked(other)).or(asked)
@@ -160,7 +160,7 @@ impl Processes {
         };
         match owner {
             Some(other) if is_unasked(other) => Some(Why::NotAsked(other)),
-            // CRI shows one of containerd's namespaces.
+            // CRI shows only one of containerd's namespaces.
             Some(other) if other.engine == Engine::Containerd && !other.ignored => {
                 let hidden = monitor.namespace.as_deref().is_some_and(|name| name != KUBERNETES);
                 hidden.then_some(Why::Monitored(monitor))
@@ -175,12 +175,12 @@ fn is_unasked(other: &RuntimeProcess) -> bool {
     !other.asked && !other.ignored
 }
 
-/// A set of kinds, all of them at first.
+/// A set of kinds; initially all of them.
 #[derive(Debug, Default)]
 struct Engines(Option<Vec<Engine>>);
 
 impl Engines {
-    /// It is one of these, by another sign. Signs that contradict each other rule nothing out.
+    /// Restricts the set to these kinds. Evidence that contradicts earlier evidence rules nothing out.
     fn only(&mut self, these: &[Engine]) {
         if these.is_empty() {
             return;
@@ -204,12 +204,12 @@ impl Engines {
     }
 }
 
-/// Whether nobody but root can have made this cgroup.
+/// Whether only root can have made this cgroup.
 fn is_roots(path: &str) -> bool {
     !is_nested(path) && !path.split('/').any(|part| part.starts_with("user@"))
 }
 
-/// The kinds of runtimes that make a netns at this path. None: it does not tell.
+/// The kinds of runtimes that make a netns at this path; empty if the path does not tell.
 fn by_path(path: &str) -> &'static [Engine] {
     const PLACES: [(&str, &[Engine]); 4] = [
         ("/run/docker/netns/", &[Engine::Docker]),
@@ -222,7 +222,7 @@ fn by_path(path: &str) -> &'static [Engine] {
     PLACES.iter().find(|(place, _)| path.starts_with(place)).map_or(&[], |(_, these)| these)
 }
 
-/// A kind by the name that a cgroup has for it.
+/// The kind with this name in a cgroup path.
 fn by_name(name: &str) -> Option<Engine> {
     let all = [Engine::Containerd, Engine::CriO, Engine::Docker, Engine::Podman];
     all.into_iter().find(|engine| engine.name() == name)
@@ -239,7 +239,7 @@ mod tests {
     fn a_cgroup_that_others_than_root_can_make_is_no_sign() {
         assert!(is_roots(&format!("/kubepods.slice/crio-{ID}.scope")));
         assert!(is_roots(&format!("/system.slice/docker-{ID}.scope")));
-        // A user's systemd has its part of the tree to itself, and so has the root of a container.
+        // A user's systemd manages its part of the tree, and so does root in a container.
         let users = "/user.slice/user-1000.slice/user@1000.service";
         assert!(!is_roots(&format!("{users}/docker-{ID}.scope")));
         assert!(!is_roots(&format!("/kubepods/pod1/{OTHER}/docker-{ID}.scope")));

@@ -1,4 +1,4 @@
-//! IPs that two netns have at once, where somebody could take the one for the other.
+//! IPs that two netns have at once, if a peer could confuse the two.
 
 use std::net::IpAddr;
 
@@ -11,46 +11,45 @@ use crate::map::ipam::has;
 use crate::map::kernel::Netns;
 use crate::map::{Identity, NetnsId, NodeMap, Table};
 
-/// What is told at once.
+/// Maximum number of duplicates reported at once.
 const MAX_DUPLICATES: usize = 512;
-/// What is told of the same two netns: whoever has many IPs of another one must not hide what others share.
+/// Maximum for the same two netns: many shared IPs of one pair must not hide those of others.
 const MAX_OF_TWO: usize = 16;
-/// Steps taken for all of them: what would take more is not claimed.
+/// Maximum number of steps for all of them; what would take more is not reported.
 const STEPS: usize = 1 << 19;
 
-/// Somebody who has an IP.
+/// A netns device that has an IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
-    /// On which device.
     pub at: Endpoint,
-    /// Since when it is known.
+    /// When it was first known.
     pub since: BootNs,
-    /// It was seen to come then; else it may have been there for long.
+    /// Its arrival was observed; otherwise it may have been there for long.
     pub seen_to_come: bool,
-    /// It came then or later: when it was seen to come, else when its sandbox was made, else 0.
+    /// Earliest possible arrival: when it was observed to arrive, else when its sandbox was made, else 0.
     pub not_before: BootNs,
 }
 
-/// Two who have one IP and meet.
+/// Two holders of one IP that meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duplicate {
     pub ip: IpAddr,
-    /// Who has had it for longer. Where more than two meet: the first of all whom the other meets.
+    /// The holder that has had the IP longer. If more than two meet: the earliest that the other one meets.
     pub first: Holding,
-    /// Who came later, as far as that is known.
+    /// The holder that came later, as far as that is known.
     pub second: Holding,
     pub meeting: Meeting,
 }
 
 impl Duplicate {
-    /// Whether the second one surely came later.
+    /// Whether the second one certainly came later.
     #[must_use]
     pub fn is_ordered(&self) -> bool {
         self.first.since <= self.second.not_before
     }
 }
 
-/// One of an IP's holders, and where it is in the plan.
+/// One holder of an IP, and its place in the plan.
 struct Candidate {
     holding: Holding,
     rank: (BootNs, (u8, u64, u32)),
@@ -59,14 +58,14 @@ struct Candidate {
     port: Option<Port>,
 }
 
-/// What was found, and whether that is all there is.
+/// The duplicates found, and whether they are all.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) all: Vec<Duplicate>,
     pub(super) complete: bool,
 }
 
-/// What devices reach and by what, sorted.
+/// What devices reach and through which device, sorted.
 struct Reached {
     known: Table<DevId, Vec<(Endpoint, Endpoint)>>,
     budget: flood::Budget,
@@ -109,7 +108,7 @@ pub(super) fn find(map: &NodeMap) -> Found {
     found
 }
 
-/// Whoever answers for an IP, in the order they came.
+/// The holders that answer for an IP, in the order in which they came.
 fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
     let mut all: Vec<Candidate> = map
         .with_ip(ip)
@@ -138,7 +137,7 @@ fn candidate(
     let at = Endpoint { netns: netns.id, ifindex };
     let dev = plan.find(at)?;
     let AddressEntry { since, seen_to_come, .. } = *known;
-    // What was read in a dump may be older than that.
+    // An address read in a dump may be older than `since`.
     let made = || map.sandbox_made(netns).unwrap_or_default().min(since);
     let not_before = if seen_to_come { since } else { made() };
     Some(Candidate {
@@ -150,7 +149,7 @@ fn candidate(
     })
 }
 
-/// An order that is the same after a restart.
+/// A tie-breaker that is the same after a restart.
 fn rank(identity: &Identity) -> (u8, u64, u32) {
     match *identity {
         Identity::Cookie(cookie) => (0, cookie, 0),
@@ -159,7 +158,7 @@ fn rank(identity: &Identity) -> (u8, u64, u32) {
     }
 }
 
-/// Without looking closer.
+/// A cheap check before the flood.
 fn may_meet(a: &Candidate, b: &Candidate) -> bool {
     let routed = match (a.port, b.port) {
         (Some(a), Some(b)) => (a.netns, a.table) == (b.netns, b.table),
@@ -192,7 +191,7 @@ fn meeting(
     met.then_some(Meeting::Router(ports.0.netns))
 }
 
-/// A gateway that is the same one on every bridge of a link, its MAC included.
+/// Whether both are one gateway that exists on every bridge of a link with the same MAC.
 fn is_one_gateway(map: &NodeMap, a: &Candidate, b: &Candidate) -> bool {
     let bridge = |one: &Candidate| {
         let Endpoint { netns, ifindex } = one.holding.at;

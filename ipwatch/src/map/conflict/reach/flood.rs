@@ -1,7 +1,7 @@
-//! A broadcast frame on its way: the devices it passes, as the kernel passes it on.
+//! A broadcast frame: the devices that it passes, as the kernel forwards it.
 //!
-//! A walk over states (device, direction, VLAN tags), each visited once. A frame that two bridges send round
-//! in circles is one frame here.
+//! A walk over states (device, direction, VLAN tags), each visited once. A frame that loops between two bridges is
+//! visited once.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,8 +9,8 @@ use super::plan::{DevId, Kind, Mode, Plan};
 use super::{Endpoint, Reach};
 use crate::map::Table;
 
-/// How many steps may be taken for one question. A link with 250 pods takes some 1,250; whoever owns a netns
-/// can wire it so that it takes any number.
+/// The number of steps left for one query. A link with 250 pods takes about 1,250; the owner of a netns can wire it to
+/// take any number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget(pub(super) usize);
 
@@ -22,7 +22,7 @@ impl Budget {
     }
 }
 
-/// Tags of a frame, the outermost last; 0 is none. A third is beyond what is known here.
+/// VLAN tags of a frame, the outermost last; 0 is none. A third tag is not supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Tags([u16; 2]);
 
@@ -49,15 +49,16 @@ impl Tags {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Way {
-    /// It was received by the device.
+    /// Received by the device.
     In,
-    /// It is sent by the device.
+    /// Sent by the device.
     Out,
 }
 
 type State = (DevId, Way, Tags);
 
-/// Where something that floods was entered: what it floods to the first time, it need not a second time.
+/// By which port a flooding device was entered. The first entry floods to all others, so a second one need not repeat
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entered {
     By(DevId),
@@ -67,19 +68,20 @@ enum Entered {
 struct Flood<'a> {
     plan: &'a Plan,
     origin: DevId,
-    /// What the sender is made of, and what of that: a frame that comes back there is known by its MAC.
+    /// The sender's lower devices with the kind of device above each: a frame that returns there is recognised by its
+    /// MAC.
     own: Vec<(DevId, Kind)>,
     seen: Table<State, ()>,
     queue: VecDeque<(State, Option<DevId>)>,
     entered: Table<(DevId, u16, Tags, bool), Entered>,
     found: BTreeMap<DevId, Option<DevId>>,
-    /// It took a step that has no way back.
+    /// The walk took a step that has no way back.
     skewed: bool,
     complete: bool,
     budget: &'a mut Budget,
 }
 
-/// What hears a device and is heard by it.
+/// The endpoints that can both receive from and send to a device.
 pub(super) fn reach(plan: &Plan, from: DevId, budget: &mut Budget) -> Reach {
     let (mut found, skewed, mut complete) = Flood::run(plan, from, budget);
     if skewed {
@@ -97,7 +99,7 @@ pub(super) fn reach(plan: &Plan, from: DevId, budget: &mut Budget) -> Reach {
     Reach { endpoints, complete }
 }
 
-/// The device that a device is made of in the end.
+/// The lowest device that a device is stacked on.
 fn bottom(plan: &Plan, mut dev: DevId) -> DevId {
     for _ in 0..8 {
         match (plan.devs[dev].kind, plan.devs[dev].lower) {
@@ -108,7 +110,7 @@ fn bottom(plan: &Plan, mut dev: DevId) -> DevId {
     dev
 }
 
-/// Whether what a device receives is for its own netns's IP stack.
+/// Whether frames that a device receives are for the IP stack of its own netns.
 fn is_endpoint(plan: &Plan, dev: DevId) -> bool {
     let one = &plan.devs[dev];
     let enslaved = one.enslaved && one.master.is_none_or(|of| plan.devs[of].kind != Kind::Vrf);
@@ -119,8 +121,8 @@ fn is_endpoint(plan: &Plan, dev: DevId) -> bool {
     !enslaved && !matches!(one.kind, Kind::Vrf | Kind::Loopback) && !taken()
 }
 
-/// Whether what is made of a device hears what comes in there, from elsewhere or from one of `own` kind that
-/// is made of it too (`macvlan_process_broadcast`, `ipvlan_external_frame`). VLANs have had their turn.
+/// Whether a device stacked on another hears what arrives there, from elsewhere or from a sibling of kind `own`
+/// (`macvlan_process_broadcast`, `ipvlan_external_frame`). VLANs are handled before.
 fn hears(kind: Kind, own: Option<Kind>) -> bool {
     match (kind, own) {
         (Kind::Vlan(_) | Kind::Ipvlan { l2: false, .. }, _) => false,
@@ -134,7 +136,8 @@ fn hears(kind: Kind, own: Option<Kind>) -> bool {
 }
 
 impl<'a> Flood<'a> {
-    /// Who hears it and by what, whether there may be no way back, and whether it was followed to the end.
+    /// Returns who hears the frame and through what, whether a step may have no way back, and whether it was followed
+    /// to the end.
     fn run(
         plan: &'a Plan,
         origin: DevId,
@@ -185,14 +188,14 @@ impl<'a> Flood<'a> {
         self.queue.push_back((state, by));
     }
 
-    /// Sent by a device on behalf of another one. What comes in there with this tag goes elsewhere, if the
+    /// A device sends the frame on behalf of another. A frame with this tag that comes back goes elsewhere if the
     /// device has a VLAN of that number.
     fn pass(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
         self.skewed |= self.vlan_of(dev, tags).is_some();
         self.go((dev, Way::Out, tags), by);
     }
 
-    /// The VLAN that is made of a device for the outermost tag.
+    /// The VLAN device on top of a device for the outermost tag.
     fn vlan_of(&self, dev: DevId, tags: Tags) -> Option<DevId> {
         let kind = Kind::Vlan(tags.top()?);
         let devs = &self.plan.devs;
@@ -228,7 +231,7 @@ impl<'a> Flood<'a> {
         }
     }
 
-    /// `macvlan_queue_xmit`, `ipvlan_process_multicast`: to those of the same parent that it meets, and out.
+    /// `macvlan_queue_xmit`, `ipvlan_process_multicast`: to siblings in the same mode, and out by the parent.
     fn child_sent(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
         let plan = self.plan;
         let kind = plan.devs[dev].kind;
@@ -246,8 +249,8 @@ impl<'a> Flood<'a> {
         }
     }
 
-    /// `__netif_receive_skb_core`: VLANs come before the bridge, that before what is made of the device, and
-    /// after all of them its own netns.
+    /// `__netif_receive_skb_core`: VLANs first, then the bridge, then devices stacked on the device, then its own
+    /// netns.
     fn received(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
         let plan = self.plan;
         let one = &plan.devs[dev];
@@ -322,7 +325,7 @@ impl<'a> Flood<'a> {
         }
     }
 
-    /// `br_allowed_ingress`: the VLAN of a frame that comes in, and the tags below that.
+    /// `br_allowed_ingress`: the VLAN of an incoming frame, and the remaining tags.
     fn admitted(&self, port: DevId, tags: Tags) -> Option<(u16, Tags)> {
         let port = &self.plan.devs[port];
         match tags.top() {
@@ -331,7 +334,7 @@ impl<'a> Flood<'a> {
         }
     }
 
-    /// `br_handle_vlan`: with which tags a frame of a VLAN goes out.
+    /// `br_handle_vlan`: the tags with which a frame of a VLAN leaves.
     fn let_out(&self, port: DevId, vlan: u16, inner: Tags) -> Option<Tags> {
         match self.plan.devs[port].passes(vlan)? {
             true => Some(inner),
@@ -339,8 +342,8 @@ impl<'a> Flood<'a> {
         }
     }
 
-    /// Whom something floods to that was entered here: all others; the second time only him by whom it was
-    /// entered the first time, and then nobody.
+    /// The targets of a flood that entered here: all others the first time; the second time only the first entrance;
+    /// then none.
     fn flood_from(
         &mut self,
         from: DevId,
@@ -361,7 +364,7 @@ impl<'a> Flood<'a> {
         }
     }
 
-    /// The slave of a bond that has one: which of several is used is not known.
+    /// The slave of a bond with exactly one: of several, it is not known which is in use.
     fn only_slave(&self, bond: DevId) -> Option<DevId> {
         match *self.plan.devs[bond].ports {
             [slave] => Some(slave),

@@ -1,5 +1,5 @@
-//! Which device is plugged into which: the ends of a pair, the parent of what is made of it, the ports of a
-//! bridge. Only what is known, and what both ends of a pair agree on.
+//! How devices are connected: the ends of a pair, the parent of a stacked device, the ports of a bridge. Only known
+//! connections count, and only pairs on which both ends agree.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,26 +9,26 @@ use crate::fact::{Link, LinkDetail, Vlans};
 use crate::map::kernel::Netns;
 use crate::map::{NetnsId, NodeMap, Table};
 
-/// A device's place in [`Plan::devs`].
+/// A device's index in [`Plan::devs`].
 pub(super) type DevId = usize;
 
-/// Vxlan devices of one number and port that are compared with each other.
+/// Maximum number of Vxlan devices with the same VNI and port that are compared with each other.
 const MAX_TUNNEL_ENDS: usize = 64;
-/// Steps taken to see which of them meet.
+/// Maximum number of steps to find out which of them meet.
 const TUNNEL_STEPS: usize = 1 << 18;
-/// How high devices are stacked.
+/// Maximum depth of stacked devices.
 const MAX_STACK: usize = 8;
 
-/// What a device does with frames.
+/// How a device forwards frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One end of a pair; netkit's too.
+    /// One end of a veth or netkit pair.
     Veth,
-    /// Whether it keeps VLANs apart, if that is known.
+    /// With VLAN filtering or without, if known.
     Bridge(Option<bool>),
     Vlan(u16),
     Macvlan(Mode),
-    /// Its children meet each other; frames leave by the parent.
+    /// `bridge`: siblings reach each other. `l2`: frames leave by the parent.
     Ipvlan {
         bridge: bool,
         l2: bool,
@@ -37,11 +37,11 @@ pub(super) enum Kind {
     Bond,
     Vrf,
     Loopback,
-    /// It leads nowhere that is known.
+    /// Leads nowhere that is known.
     Other,
 }
 
-/// `MACVLAN_MODE_*`, without `source`, which hears those whom it names.
+/// `MACVLAN_MODE_*`, except `source`, which receives only from the MACs in its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Private,
@@ -50,20 +50,19 @@ pub(super) enum Mode {
     Passthru,
 }
 
-/// A device.
 #[derive(Debug)]
 pub(super) struct Dev {
     pub(super) at: Endpoint,
     pub(super) kind: Kind,
-    /// It is up, and so is what it needs below it.
+    /// Whether it is up, and so is everything that it needs below.
     pub(super) carries: bool,
     up: bool,
-    /// It has a master; `master` if that is known.
+    /// Whether it has a master; `master` is set if the master is known.
     pub(super) enslaved: bool,
     pub(super) master: Option<DevId>,
-    /// The other end of a pair, or what it is made of.
+    /// The other end of a pair, or the parent.
     pub(super) lower: Option<DevId>,
-    /// Made of it.
+    /// Devices stacked on it.
     pub(super) uppers: Vec<DevId>,
     /// Its ports or slaves.
     pub(super) ports: Vec<DevId>,
@@ -71,11 +70,11 @@ pub(super) struct Dev {
     pub(super) tunnel: Vec<DevId>,
     pub(super) isolated: bool,
     vlans: Option<Vec<Vlans>>,
-    /// One for all that a frame could get to if nothing kept VLANs, ports or modes apart.
+    /// Representative of all devices that a frame could reach if nothing separated VLANs, ports or modes.
     island: DevId,
 }
 
-/// Every device of the node, and how they hang together.
+/// Every device of the node, and the connections between them.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) devs: Vec<Dev>,
@@ -83,17 +82,17 @@ pub(super) struct Plan {
 }
 
 impl Dev {
-    /// Of whatever hangs together with it by any wire, one device.
+    /// A device that represents all devices connected to this one.
     pub(super) fn island(&self) -> DevId {
         self.island
     }
 
-    /// The VLAN of what comes in without a tag.
+    /// The VLAN of untagged frames that come in.
     pub(super) fn pvid(&self) -> Option<u16> {
         self.vlans.as_ref()?.iter().find(|vlans| vlans.pvid).map(|vlans| vlans.first)
     }
 
-    /// Whether this VLAN passes, and if so whether without its tag.
+    /// Whether this VLAN passes, and if so, whether untagged.
     pub(super) fn passes(&self, vlan: u16) -> Option<bool> {
         let mut all = self.vlans.as_ref()?.iter();
         all.find(|vlans| (vlans.first..=vlans.last).contains(&vlan)).map(|vlans| vlans.untagged)
@@ -146,8 +145,8 @@ impl Plan {
         }
     }
 
-    /// The ends of veth pairs. An end that does not know in which netns the other is takes its word for it;
-    /// one that is claimed by two has none.
+    /// Connects the ends of veth pairs. An end that does not know the other's netns is connected if the other end
+    /// points back to it; an end that two others point to is not connected.
     fn pair_up(&mut self, map: &NodeMap) {
         let mut pairs: Vec<(DevId, DevId)> = Vec::new();
         for (id, dev) in self.devs.iter().enumerate() {
@@ -160,7 +159,7 @@ impl Plan {
             let back = self.link(map, other).and_then(|link| link.peer);
             let agrees = match self.lower_of(map, other, None) {
                 Some(end) => end == id,
-                // That of a pair which is made first is told of before it has a peer (`veth_newlink`, 6.18).
+                // The end that is created first is reported before it has a peer (`veth_newlink`, 6.18).
                 None if back.is_none() => true,
                 None => back == Some(dev.at.ifindex) && !self.says_same_netns(map, other),
             };
@@ -183,8 +182,8 @@ impl Plan {
         }
     }
 
-    /// Masters, and what is made of what. What a netns calls another one is also known by the pairs between
-    /// them.
+    /// Connects masters and stacked devices. The nsids that a netns uses for others are also learned from the pairs
+    /// between them.
     fn stack(&mut self, map: &NodeMap) {
         let mut learned: Table<(NetnsId, i32), NetnsId> = Table::default();
         for (id, dev) in self.devs.iter().enumerate() {
@@ -221,7 +220,7 @@ impl Plan {
         self.link(map, id).is_some_and(|link| link.peer_nsid.is_none())
     }
 
-    /// The device that a link says is its peer or parent.
+    /// The device that a link names as its peer or parent.
     fn lower_of(
         &self,
         map: &NodeMap,
@@ -239,8 +238,8 @@ impl Plan {
         self.find(Endpoint { netns, ifindex: link.peer? })
     }
 
-    /// Whether a device is up and what it needs below it as well (`netif_stacked_transfer_operstate`,
-    /// `br_port_carrier_check`). Of a physical one it is not known that nothing is plugged in.
+    /// Whether a device is up and so is everything that it needs below (`netif_stacked_transfer_operstate`,
+    /// `br_port_carrier_check`). A physical device counts as connected, because the map does not know otherwise.
     fn carrier(&self, id: DevId, depth: usize) -> bool {
         let dev = &self.devs[id];
         if !dev.up || depth == 0 {
@@ -258,7 +257,7 @@ impl Plan {
         }
     }
 
-    /// Marks what hangs together by whatever wire.
+    /// Computes the islands: sets of connected devices.
     fn join_islands(&mut self) {
         for id in 0..self.devs.len() {
             let dev = &self.devs[id];
@@ -286,7 +285,7 @@ impl Plan {
         self.devs[a.max(b)].island = a.min(b);
     }
 
-    /// Vxlan devices that are each other's other end, over an underlay in which they meet.
+    /// Connects Vxlan devices that are each other's remote end, over an underlay in which they meet.
     fn dig_tunnels(&mut self, map: &NodeMap) {
         let mut nets: BTreeMap<(u32, u16), Vec<(DevId, End)>> = BTreeMap::new();
         for id in 0..self.devs.len() {
@@ -328,7 +327,7 @@ impl Plan {
             let ifindex = end.device.or_else(|| all.next().map(|(key, _)| key.ifindex))?;
             self.find(Endpoint { netns: end.under, ifindex })
         };
-        // By routes within one netns nobody can tell where it goes.
+        // Within one netns, routes decide where packets go, and they are not evaluated here.
         if a.under == b.under {
             return false;
         }
@@ -359,14 +358,14 @@ impl Plan {
 struct End {
     /// The netns that carries it.
     under: NetnsId,
-    /// The device that carries it, where it is bound to one.
+    /// The device that carries it, if it is bound to one.
     device: Option<u32>,
     local: Option<IpAddr>,
     remote: IpAddr,
 }
 
 impl NodeMap {
-    /// The netns in which a tunnel's packets go.
+    /// The netns in which a tunnel's packets travel.
     fn under(&self, own: NetnsId, link: &Link) -> Option<NetnsId> {
         link.peer_nsid.map_or(Some(own), |nsid| self.peer_netns(own, nsid))
     }

@@ -1,5 +1,5 @@
-//! IPs behind links of their own, one pair each, that the same router sends packets to (Calico, ptp, the VPC
-//! CNI): no broadcast gets from one to the other, and still only one of them can have the IP.
+//! IPs behind separate pairs of one router (Calico, ptp, the VPC CNI): no broadcast gets from one to the other, but
+//! only one of them can have the IP.
 
 use std::net::IpAddr;
 
@@ -14,14 +14,13 @@ const MAIN: u32 = 254;
 /// The router's end of a pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Port {
-    /// The router.
     pub(super) netns: NetnsId,
-    /// The table that it looks up for this device.
+    /// The routing table used for this device.
     pub(super) table: u32,
     ifindex: u32,
 }
 
-/// The router at the other end of a device, if that end is nothing but a router's.
+/// The router at the other end of a device, if that end is only a router's port.
 pub(super) fn port(map: &NodeMap, plan: &Plan, dev: DevId) -> Option<Port> {
     let own = &plan.devs[dev];
     let end = plan.devs.get(own.lower.filter(|_| own.kind == Kind::Veth && own.carries)?)?;
@@ -39,7 +38,7 @@ pub(super) fn port(map: &NodeMap, plan: &Plan, dev: DevId) -> Option<Port> {
     Some(Port { netns, table, ifindex })
 }
 
-/// Whether two IPs, each behind a port of its own, are one to a router.
+/// Whether two endpoints, each behind a port of its own, have the same IP to a router.
 pub(super) fn meet(
     map: &NodeMap,
     (a, of_a, ip): (Endpoint, Port, IpAddr),
@@ -62,7 +61,7 @@ pub(super) fn meet(
     (single(a) && single(b)) || routed()
 }
 
-/// By which router two addresses meet.
+/// The router by which two addresses meet.
 pub(super) fn meeting(
     map: &NodeMap,
     plan: &Plan,
@@ -74,7 +73,7 @@ pub(super) fn meeting(
     meet(map, (a.0, of_a, a.1), (b.0, of_b, b.1)).then_some(Meeting::Router(of_a.netns))
 }
 
-/// Length of a prefix that is one IP.
+/// Prefix length of a single IP.
 fn len(ip: IpAddr) -> u8 {
     if ip.is_ipv4() { 32 } else { 128 }
 }

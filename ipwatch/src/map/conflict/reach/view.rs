@@ -1,4 +1,4 @@
-//! What an address shares its link or its router with, in the words of the JSON contract.
+//! The endpoints that share a link or a router with an address, in the types of the JSON contract.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,15 +9,15 @@ use crate::fact::NetnsRef;
 use crate::map::view::interface_view;
 use crate::map::{NetnsId, NodeMap};
 
-/// Endpoints told of in one answer, and steps taken for it: the reach of the addresses after that is unknown.
+/// Maximum number of endpoints in one answer. The reach of the addresses beyond that stays unknown.
 const MAX_MEMBERS: usize = 16_384;
 const STEPS: usize = 1 << 21;
 
-/// The ends of pairs, by the router and the table at the other end.
+/// The ends of pairs, by the router and the routing table at the other end.
 type Routers = BTreeMap<(NetnsId, u32), Vec<Endpoint>>;
 
 impl NodeMap {
-    /// Fills in what each address meets.
+    /// Fills in the reach of each address.
     pub fn draw_reach(&self, addresses: &mut [Address]) {
         let (mut left, mut budget) = (MAX_MEMBERS, flood::Budget(STEPS));
         let plan = self.plan();
@@ -43,7 +43,7 @@ impl NodeMap {
         }
     }
 
-    /// `None` when it takes too many steps.
+    /// `None` if it takes too many steps.
     fn segments(
         &self,
         from: Endpoint,
@@ -78,7 +78,7 @@ impl NodeMap {
         Some(segments)
     }
 
-    /// The router at the other end of a pair, and whom else it has so.
+    /// The router at the other end of a pair, and the other endpoints behind it.
     fn routed(
         &self,
         own: router::Port,

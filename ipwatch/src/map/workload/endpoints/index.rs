@@ -1,5 +1,5 @@
-//! What is looked up for each endpoint that is missing or stale, found once for all of them: a datastore that is
-//! wiped loses those of every pod at a time.
+//! Lookups for missing and stale endpoints, built once for all of them: a wiped datastore loses the endpoints of every
+//! pod at once.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -8,15 +8,15 @@ use crate::fact::{BootNs, PodName};
 use crate::map::LinkEntry;
 use crate::map::{EndpointEntry, Netns, NodeMap, SandboxEntry};
 
-/// An endpoint that went, and when.
+/// A removed endpoint, and when it was removed.
 type Lost = (EndpointEntry, BootNs);
 /// Namespace and name.
 type Pod<'a> = (&'a str, &'a str);
 
-/// By pod and by name. Nothing is gathered before it is asked for: as a rule nothing is missing.
+/// Indexes by pod and by name. Each is built on first use: as a rule nothing is missing.
 pub(super) struct Index<'a> {
     map: &'a NodeMap,
-    /// Those that are not dead.
+    /// Sandboxes that are not dead.
     sandboxes: OnceCell<HashMap<Pod<'a>, Vec<&'a SandboxEntry>>>,
     lost: OnceCell<HashMap<Pod<'a>, Vec<&'a Lost>>>,
     host: Option<&'a Netns>,
@@ -53,7 +53,7 @@ impl<'a> Index<'a> {
         all.get(&(namespace, pod)).map_or(&[], Vec::as_slice)
     }
 
-    /// The endpoints of a pod that went, of all datastores.
+    /// The removed endpoints of a pod, in all datastores.
     pub(super) fn lost(&self, namespace: &'a str, pod: &'a str) -> &[&'a Lost] {
         let all = self.lost.get_or_init(|| {
             by_pod(self.map.workload.endpoints.lost.values().map(|lost| {
@@ -64,12 +64,12 @@ impl<'a> Index<'a> {
         all.get(&(namespace, pod)).map_or(&[], Vec::as_slice)
     }
 
-    /// The node's device of this name.
+    /// The node's device with this name.
     pub(super) fn link(&self, name: &str) -> Option<&'a LinkEntry> {
         let all = self.links.get_or_init(|| {
             let mut all = HashMap::new();
             for known in self.host.into_iter().flat_map(Netns::links) {
-                // Two have one name for as long as it takes to hear of a new one: the first it is.
+                // Two devices may share a name until a rename is reported: take the first.
                 all.entry(&*known.link.name).or_insert(known);
             }
             all
@@ -78,7 +78,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// Each in the order in which it came.
+/// Groups by pod, in the original order.
 fn by_pod<'a, T>(all: impl Iterator<Item = (Pod<'a>, T)>) -> HashMap<Pod<'a>, Vec<T>> {
     let mut found: HashMap<Pod<'a>, Vec<T>> = HashMap::new();
     all.for_each(|(pod, one)| found.entry(pod).or_default().push(one));
