@@ -1,41 +1,38 @@
-//! What a stuck task waits for, named from its kernel stack, and what frees it.
+//! What a stuck task waits for, derived from its kernel stack, and how to end the wait.
 //!
-//! The functions named here are those that appear on the stacks of Linux 6.1 to 6.18. A stack that is not
-//! known is quoted, never guessed at.
+//! The functions named here appear on the stacks of Linux 6.1 to 6.18. An unknown stack is quoted, never guessed at.
 
 use crate::fact::{FileSystem, Look, Process, TaskKey};
 use crate::remedy::{Command, Step, Text, guard, text, value};
 
-/// Frames of the stack that are quoted.
+/// Maximum number of quoted stack frames.
 pub(super) const FRAMES: usize = 8;
 
-/// Why a task does not get out.
+/// Why a task cannot exit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cause<'a> {
-    /// A FUSE server does not answer. The connections it may be, the likeliest first.
+    /// A FUSE server does not answer. The possible connections, the likeliest first.
     Fuse(Vec<&'a FileSystem>),
     /// A server of a network file system does not answer.
     Network {
         /// `NFS`, `CIFS`, `Ceph`.
         name: &'static str,
-        /// The mounts it may be.
+        /// The possible mounts.
         mounts: Vec<&'a FileSystem>,
     },
     /// A file system is frozen (`fsfreeze`, a snapshot).
     FrozenFileSystem(Vec<&'a FileSystem>),
     /// A block device does not answer.
     Block(Vec<&'a FileSystem>),
-    /// It ends a pid namespace and waits for the last task in it.
+    /// It is ending a pid namespace and waits for the last task in it.
     PidNamespace,
-    /// Its core is being dumped.
     CoreDump,
     /// It waits for the kernel's network lock.
     Rtnl,
-    /// Not known.
     Other,
 }
 
-/// Groups of kernel functions, the more telling first.
+/// Groups of kernel functions, the more specific first.
 const FUSE: &[&str] = &["request_wait_answer", "fuse_"];
 const NFS: &[&str] = &["nfs_", "nfs3_", "nfs4_", "rpc_wait_bit_killable", "rpc_execute"];
 const CIFS: &[&str] = &["cifs_", "smb2_", "smb3_"];
@@ -62,7 +59,7 @@ impl<'a> Cause<'a> {
             let frames = look.wchan.iter().chain(&look.stack);
             frames.into_iter().any(|frame| {
                 let frame = frame.trim_start_matches('_');
-                // A server that waits for work waits for nobody's answer.
+                // A server that waits for work does not wait for an answer.
                 !frame.starts_with("fuse_dev_") && names.iter().any(|name| frame.starts_with(name))
             })
         };
@@ -95,7 +92,7 @@ impl<'a> Cause<'a> {
         }
     }
 
-    /// What it waits for, in one line.
+    /// What the task waits for, in one line.
     pub(super) fn text(&self) -> Option<Text> {
         Some(match self {
             Cause::Fuse(mounts) => match fuse_culprit(mounts) {
@@ -124,7 +121,7 @@ impl<'a> Cause<'a> {
         })
     }
 
-    /// What frees it, in this order.
+    /// Steps to end the wait, in this order.
     pub(super) fn way_out(&self, task: &TaskKey) -> Vec<Step> {
         match self {
             Cause::Fuse(mounts) => fuse_way_out(mounts, task),
@@ -164,7 +161,7 @@ impl<'a> Cause<'a> {
     }
 }
 
-/// Has the kernel list the tasks that are blocked. It writes to the kernel's log and changes nothing else.
+/// Makes the kernel list the blocked tasks. This writes to the kernel's log and changes nothing else.
 pub(super) fn blocked_tasks(what: Text) -> Step {
     let list = Command::new("echo").own("w").to("/proc/sysrq-trigger", &[]);
     Step::look(what, list.and(Command::new("dmesg")))
@@ -174,7 +171,7 @@ fn nfs_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     let back = text!("Bring the NFS server back{}: the process then exits by itself.", at(mounts));
     let mut steps = vec![Step::advice(back)];
     steps.extend(only(mounts).map(|fs| {
-        // No helper (`umount.nfs` knows no `-N`), and no look at the path, which would hang.
+        // No helper (`umount.nfs` does not know `-N`), and no lookup of the path, which would hang.
         let umount = Command::new("umount").owns(&["-i", "-c", "-f", "-N"]);
         let umount = umount.number(task.pid).path(&fs.point);
         let what = text!(
@@ -188,7 +185,7 @@ fn nfs_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     steps
 }
 
-/// Only the node's own mount is thawed, and only by a person who has looked: nobody here knows whether a snapshot is
+/// A person thaws the file system, on the node's own mount, after checking: ipwatch does not know whether a snapshot is
 /// being made.
 fn frozen_way_out(mounts: &[&FileSystem]) -> Vec<Step> {
     let thaw = text!(
@@ -203,7 +200,7 @@ fn frozen_way_out(mounts: &[&FileSystem]) -> Vec<Step> {
     look.into_iter().chain([Step::advice(thaw)]).collect()
 }
 
-/// The file system, if there is but one that it can be: no command is given for a guess.
+/// The file system, if there is only one candidate: no command is given for a guess.
 fn only<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
     match mounts {
         [only] => Some(only),
@@ -211,7 +208,7 @@ fn only<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
     }
 }
 
-/// The one connection it must be: the only one, or the only one with unanswered requests.
+/// The connection, if it is certain: the only one, or the only one with unanswered requests.
 fn fuse_culprit<'a>(mounts: &[&'a FileSystem]) -> Option<&'a FileSystem> {
     let mut connections: Vec<&FileSystem> = Vec::new();
     for &fs in mounts.iter().filter(|fs| fs.waiting != Some(0)) {
@@ -255,7 +252,7 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
         some => text!("its server, which is {}", names(some, " or ")),
     };
     let back = Step::advice(text!("Bring {} back to answer for {}, or", server, value(&fs.point)));
-    // Its control files are not mounted, or not where this can see them.
+    // The control files are not mounted, or not visible from here.
     if fs.waiting.is_none() {
         let what = text!(
             "give its requests up, which ends every process that waits for it and this mount for everybody. Its control \
@@ -362,7 +359,7 @@ mod tests {
                      grep -q '[1-9]' /sys/fs/fuse/connections/52/waiting && \
                      echo 1 > /sys/fs/fuse/connections/52/abort";
         assert!(out.contains(abort), "{out}");
-        // Control files that are not mounted are written by no command.
+        // No command writes to control files that are not mounted.
         let unseen = FileSystem { waiting: None, ..mount("fuse.x", "x", "/mnt/x", 54) };
         let look = look_at(vec![unseen]);
         let steps = Cause::of(&look).way_out(&TASK);

@@ -1,8 +1,8 @@
-//! `cni-del-failing`: DEL of one sandbox fails again and again, or never came though its sandbox is dead.
-//! Until it works, its IP stays reserved.
+//! `cni-del-failing`: DEL of one sandbox fails again and again, or was never called although the sandbox is dead. Until
+//! a DEL succeeds, the IP stays reserved.
 //!
-//! One of two DELs at once that fails because the other was quicker is none (`map/workload/calls.rs` counts them as
-//! one), nor is one whose network is gone all the same.
+//! Of two simultaneous DELs that both fail only one counts (`map/workload/calls.rs`); nor does a failure count if the
+//! network of the sandbox is gone nevertheless.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -12,9 +12,9 @@ use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{CallHistory, Kinds, NodeMap, Thresholds, Word};
 use crate::remedy::{Command, Step, Text, said, text, value};
 
-/// Failures over this time count even if nothing of the sandbox is known to be left, in ns.
+/// Failures over this period count even if nothing of the sandbox is known to be left, in ns.
 const LONG: u64 = 60_000_000_000;
-/// A history that is this old is over: whoever repeats a DEL does so more often.
+/// A history without a DEL for this long has ended: DELs are repeated more often than that.
 const STALE: u64 = 3_600_000_000_000;
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
@@ -35,7 +35,7 @@ fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
 }
 
 fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Option<Candidate> {
-    // The plugin that fails; another one of the network may succeed meanwhile.
+    // The plugin that fails; another plugin of the network may succeed meanwhile.
     let worst = history.plugins.iter().max_by_key(|(_, went)| went.failures);
     let (plugin, went) = worst.filter(|(_, went)| went.failures >= 2)?;
     let (first, last, status) = went.failed?;
@@ -60,7 +60,7 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
     candidate(map, id, history.pod.as_ref(), proof, &what, (first, last))
 }
 
-/// Sandboxes that have been dead for long, with an IP reserved, and no DEL of theirs was ever run.
+/// Sandboxes that have been dead for long, with a reserved IP, for which no DEL was ever called.
 fn missing(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
     let Some(seen) = map.calls_seen_since() else { return Vec::new() };
     let dead = map.all_dead().filter_map(|entry| Some((entry, entry.dead?)));

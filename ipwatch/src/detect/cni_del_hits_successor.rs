@@ -1,8 +1,8 @@
-//! `cni-del-hits-successor`: DEL of an old sandbox of a pod that has a newer, living one, and the newer one's
-//! address, reservation or endpoint goes between the DEL's start and two seconds after its end. A plugin or a store
-//! that names things after the pod does that.
+//! `cni-del-hits-successor`: DEL of an old sandbox of a pod that has a newer, living one, and the newer one's address,
+//! reservation or endpoint is removed between the DEL's start and two seconds after its end. A plugin or a store that
+//! names things after the pod does that.
 //!
-//! The DEL alone says nothing: kubelet repeats it as a matter of course.
+//! The DEL alone means nothing: kubelet repeats DELs routinely.
 
 use std::net::IpAddr;
 
@@ -16,9 +16,9 @@ use crate::map::{
 };
 use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
-/// A DEL of the newer one itself that is this near explains it.
+/// A DEL of the newer sandbox itself within this time explains the loss.
 const OWN_CALL: u64 = 10_000_000_000;
-/// What a datastore let go of, that is no IP.
+/// What a datastore released, if it is not an IP.
 const ENDPOINT: &str = "the endpoint";
 
 pub(super) const DETECTOR: Detector =
@@ -103,14 +103,14 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     })
 }
 
-/// The old sandbox first: while it is there, its DEL is repeated and takes the next one's network as well.
+/// The old sandbox first: while it exists, its DEL is repeated and removes the next sandbox's network as well.
 fn remediation(
     map: &NodeMap,
     del: &LateDel,
     told: Option<&contract::Pod>,
     is_found: Command,
 ) -> Vec<Step> {
-    // Not the uid of the DEL: that is the old pod's.
+    // Not the uid of the DEL, which is the old pod's.
     let uid = told.and_then(|pod| pod.uid.as_deref());
     let what = text!("Remove the old sandbox, else its DEL is repeated");
     let old = match evidence::runtime_of(map, &del.old) {
@@ -139,7 +139,7 @@ fn remediation(
     ]
 }
 
-/// Whether what an earlier run found still holds: what it lost is in the evidence and nowhere else.
+/// Whether a finding of an earlier run still holds: what was lost is recorded only in its evidence.
 pub(super) fn holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     let container = finding.subject.container.as_ref();
     let Some(successor) = container.and_then(|container| container.id.as_deref()) else {
@@ -157,13 +157,13 @@ pub(super) fn holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
         && evidence.any(|item| is_still_lost(map, item, successor, netns))
 }
 
-/// Whose own DEL runs or has run, loses it rightly.
+/// Whether the sandbox's own DEL is under way or has run, so that the loss is intended.
 fn is_deleted(map: &NodeMap, sandbox: &str, now: BootNs) -> bool {
     map.is_called(CniCommand::Del, sandbox, now, OWN_CALL)
         || map.call_history(sandbox).is_some_and(|known| known.del.first.is_some())
 }
 
-/// A loss in words, and whose words they are. `is_still_lost` reads them.
+/// The evidence of a loss, and its source. `is_still_lost` parses it.
 fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (By<'a>, String) {
     let sandbox = said(sandbox);
     match what {
@@ -181,8 +181,8 @@ fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (By<'a>, String) {
     }
 }
 
-/// Whether an item of evidence tells of a loss, of an address in `netns` for one, and it has not come back. A key is in
-/// there as it was said.
+/// Whether an item of evidence reports a loss (for an address: in `netns`) that still stands. A key appears in it in
+/// quoted form.
 fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<NetnsId>) -> bool {
     let Some((what, rest)) = item.text.split_once(" of sandbox ") else { return false };
     let lost = match (what.strip_prefix(&format!("{} let go of ", said(&item.source))), netns) {
@@ -195,7 +195,7 @@ fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<
             Some(LostWhat::Reservation { ip: ip.parse().ok()?, store, key })
         }),
         (None, Some(netns)) => what.parse().ok().map(|ip| LostWhat::Address { ip, netns, by: "" }),
-        // Nobody can tell that it came back.
+        // Without the netns it is unknown whether the address came back.
         (None, None) => return what.parse::<IpAddr>().is_ok(),
     };
     lost.is_some_and(|what| is_missing(map, successor, &what))
@@ -205,7 +205,7 @@ fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<
 fn is_missing(map: &NodeMap, successor: &str, what: &LostWhat) -> bool {
     match what {
         LostWhat::Reservation { ip, store, key } => {
-            // Handed out to another it has its old key, and is not back.
+            // A reservation with the old key for another container is not the lost one.
             let own = map.netns_of_sandbox(successor);
             let is_others = |entry: &ReservationEntry| {
                 own.is_some_and(|own| map.belongs(own, entry) == Match::Other)

@@ -1,5 +1,5 @@
-//! What each code needs: a row each, and a code without one does not compile. Names and runbooks, which layers below the
-//! detectors use too, are in `contract/codes.rs`.
+//! What each code needs: one row for each code, or the program does not compile. Names and runbooks, which layers below
+//! the detectors use too, are in `contract/codes.rs`.
 
 use std::collections::BTreeSet;
 
@@ -17,24 +17,24 @@ use crate::map::{LOOP_WINDOW, NodeMap, Thresholds};
 
 /// What the detectors need to know of a code.
 pub(super) struct Entry {
-    /// Without any of these its findings neither open nor end.
+    /// If any of these is not met, findings neither open nor end.
     pub(super) needs: &'static [Need],
-    /// Nor while this is so, whatever sources say.
+    /// Nor while this returns true, whatever the state of the sources.
     pub(super) waits: Option<fn(&NodeMap, &Thresholds) -> bool>,
-    /// For how long after a restart what an earlier run found may not have been found again.
+    /// For how long after a restart a finding of an earlier run may not have been found again.
     pub(super) warm_up: WarmUp,
-    /// Who finds it.
+    /// The detector that finds it.
     pub(super) found: Found,
 }
 
-/// Who finds a code.
+/// The detector of a code.
 pub(super) enum Found {
     By(&'static Detector),
-    /// The detector of the code before it, which finds both.
+    /// The detector of the previous code, which finds both.
     TheLast,
 }
 
-/// A source that must answer, or something that must have been told whole.
+/// A source that must answer, or data that must be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
     Procfs,
@@ -42,19 +42,19 @@ pub(super) enum Need {
     Neighbours,
     /// Every container runtime.
     Runtimes,
-    /// The API server or the kubelet, where either is to be asked.
+    /// The API server or the kubelet, if either is configured.
     Pods,
-    /// Every IPAM store that has told before. One that was never there is not missed.
+    /// Every IPAM store that has completed a listing. One that never did is not missed.
     Stores,
-    /// How much of each range is taken.
+    /// The number of taken IPs of each range.
     RangeCounts,
-    /// There are not more disputes than are looked at.
+    /// The number of disputes does not exceed the limit.
     AllDisputes,
     /// The endpoints of a CNI's datastore.
     Endpoints,
-    /// Their changes.
+    /// The changes of these endpoints.
     EndpointsFollowed,
-    /// Runs of CNI plugins, where they were seen before.
+    /// Runs of CNI plugins, if they were observed before.
     Calls,
 }
 
@@ -77,7 +77,7 @@ impl Need {
         match self {
             Self::Procfs => map.answers(SourceName::Procfs),
             Self::Netlink => map.answers(SourceName::Netlink),
-            // What is silent is not at peace.
+            // A silent source does not mean that there is no problem.
             Self::Neighbours => map.answers(SourceName::Neighbours),
             Self::Runtimes => map.runtimes_answer(),
             Self::Pods => map.pods_answer() || map.pods_are_off(),
@@ -93,7 +93,7 @@ impl Need {
     }
 }
 
-/// What of all needs is there.
+/// The needs that are met.
 pub(super) fn met(map: &NodeMap) -> BTreeSet<Need> {
     Need::ALL.into_iter().filter(|need| need.is_met(map)).collect()
 }
@@ -102,17 +102,16 @@ pub(super) fn met(map: &NodeMap) -> BTreeSet<Need> {
 pub(super) enum WarmUp {
     /// It is found again at once.
     None,
-    /// It rests on a grace, which begins when something is first told.
+    /// It depends on a grace, which begins with the first report.
     Graces,
-    /// It rests on what happened within the last ten minutes, which a restart forgets.
+    /// It depends on events of the last ten minutes, which a restart forgets.
     Past,
 }
 
-/// What a runtime and a search take to answer twice, in ns.
+/// Time for a runtime and a search to answer twice, in ns.
 const SETTLES: u64 = 60_000_000_000;
 
 impl WarmUp {
-    /// In ns.
     pub(super) fn ns(&self, thresholds: &Thresholds) -> u64 {
         let Thresholds { leak_age, sandbox_grace, teardown_grace, .. } = *thresholds;
         match self {
@@ -123,7 +122,7 @@ impl WarmUp {
     }
 }
 
-/// Every detector once, in the order in which what they find is told: that of [`Code::ALL`].
+/// Every detector once, in the order in which findings are reported: that of [`Code::ALL`].
 pub(super) fn detectors() -> impl Iterator<Item = &'static Detector> {
     Code::ALL.iter().filter_map(|code| match entry(*code).found {
         Found::By(detector) => Some(detector),

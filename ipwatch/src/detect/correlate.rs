@@ -1,16 +1,15 @@
-//! Consequences under their cause: one cause is one line and one page.
+//! Folds consequences under their cause: one cause is one line and one page.
 //!
-//! A netns that several findings are about has one root: the process that hangs in it, else the sandbox
-//! that is dead, else what keeps it alive, else the pod's deletion. An agent that keeps mounts is the root of a
-//! netns that nothing but these mounts holds. A teardown that hangs while sandboxes fail is why they fail, as far
-//! as anybody can tell, and pages a person.
+//! The findings about a netns have one root: the process that hangs in it, else the dead sandbox, else what keeps the
+//! netns alive, else the pod's deletion. An agent that keeps mounts is the root of a netns that only these mounts hold.
+//! A teardown that hangs while sandboxes fail is taken as the cause of that, and becomes critical.
 //!
-//! Two that have one IP follow from why the first of them still has it, else from its having been handed out.
+//! A duplicate IP follows from why the first holder still has it, else from its having been handed out.
 //!
-//! A pod without its endpoint has lost it by a late DEL, and its gateway with it; and its IP, if the DEL let go of that.
+//! A late DEL is the cause of a missing endpoint and of a lost gateway, and of a released IP if it released that.
 //!
-//! An IP that is held and free to hand out, or handed out already, makes its root a matter for tonight. Leaks
-//! are why a range runs out: they are as urgent as that is.
+//! If an IP is held and free to hand out, or handed out already, its root becomes critical. Leaks are the cause of a
+//! range that runs out, and get its severity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +20,7 @@ use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Holding, NodeMap, RangeEntry};
 
-/// Codes that can be the root of what else is wrong with the same netns, the deepest first.
+/// Codes that can be the root of other findings about the same netns, the deepest first.
 const ROOTS: [Code; 4] = [
     Code::IpHeldByStuckProcess,
     Code::IpHeldByDeadSandbox,
@@ -37,12 +36,12 @@ const FOLLOW: [Code; 6] = [
     Code::IpReleasedButHeld,
     Code::IpConflictImminent,
 ];
-/// Codes that say that an IP which is held can be had by others.
+/// Codes for an IP that is held and can be given to others.
 const FREE: [Code; 2] = [Code::IpReleasedButHeld, Code::IpConflictImminent];
-/// Codes that take an IP from a range for good.
+/// Codes that remove an IP from a range permanently.
 const LEAKS: [Code; 2] = [Code::IpamReservationLeaked, Code::NetnsLeaked];
 
-/// Fills in `caused_by`, and raises what has become worse by it.
+/// Fills in `caused_by`, and raises the severity of causes with severe consequences.
 pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
     raise(found);
     let duplicates = duplicates(map, found);
@@ -82,15 +81,15 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
     fold_ranges(map, found);
 }
 
-/// The first agent whose mounts hold it, if nothing else does. Whoever mounts `/` copies what has leaked before; without
-/// the copies it would stand all the same.
+/// The first agent whose mounts hold the netns, if nothing else does. Mounting `/` copies mounts that have leaked
+/// before; without the copies the netns would still be held.
 fn only_agents<'a>(candidate: &Candidate, agents: &'a BTreeMap<u64, String>) -> Option<&'a String> {
     let by_agent = candidate.holders.iter().map(|holder| agents.get(&holder.mount_ns?));
     let keys: Option<Vec<&String>> = by_agent.collect();
     keys?.first().copied()
 }
 
-/// What is held and can be had by others, or is given to them already, pages a person.
+/// Raises roots in a netns whose IP can be given to others, or already is, to critical.
 fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
     let free = found.iter().filter(|one| FREE.contains(&one.code)).filter_map(netns_key);
     let twice = duplicates.iter().filter(|(place, _)| found[*place].severity == Severity::Critical);
@@ -103,7 +102,7 @@ fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
     }
 }
 
-/// An IP that a late DEL has let go of is held by the pod that it hit.
+/// An IP released by a late DEL is held by the pod that the DEL hit.
 fn fold_releases(found: &mut [Candidate]) {
     let dels: BTreeMap<(NetnsKey, Option<IpAddr>), String> = found
         .iter()
@@ -117,12 +116,12 @@ fn fold_releases(found: &mut [Candidate]) {
     }
 }
 
-/// A finding's root, or itself.
+/// A finding's root, or the finding itself.
 fn root_of(one: &Candidate) -> (Code, String) {
     one.caused_by.clone().unwrap_or_else(|| (one.code, one.key.clone()))
 }
 
-/// An IP that is handed out while it is held follows from its release, where nothing deeper is known.
+/// An IP that is handed out while it is held follows from its release, if no deeper cause is known.
 fn fold_conflicts(found: &mut [Candidate]) {
     let releases: BTreeMap<(NetnsKey, Option<IpAddr>), (Code, String)> = found
         .iter()
@@ -139,7 +138,7 @@ fn fold_conflicts(found: &mut [Candidate]) {
     }
 }
 
-/// The candidates that are about two who have one IP, and those two: the older one first.
+/// The candidates about a duplicate IP with the netns of both holders, the older first.
 fn duplicates(map: &NodeMap, found: &[Candidate]) -> Vec<(usize, [NetnsKey; 2])> {
     let view = |holding: &Holding| Some(key_of(&map.netns_view(map.netns(holding.at.netns)?)));
     let mut keys: BTreeMap<String, Vec<[NetnsKey; 2]>> = BTreeMap::new();
@@ -154,7 +153,7 @@ fn duplicates(map: &NodeMap, found: &[Candidate]) -> Vec<(usize, [NetnsKey; 2])>
     all.flat_map(|(place, one)| both(&one.key).map(move |both| (place, both))).collect()
 }
 
-/// Two have an IP because the one does not let go of it, or because it was handed out while he had it.
+/// A duplicate follows from why one holder does not release the IP, or from its having been handed out while held.
 fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize, [NetnsKey; 2])]) {
     for (place, both) in duplicates {
         let ip = found[*place].subject.ip;
@@ -174,7 +173,7 @@ fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize,
     }
 }
 
-/// Two that answer for one IP do so because both have it: if it is one of those two who answers.
+/// A neighbour conflict follows from a duplicate, if one of the duplicate's holders is a party to it.
 fn fold_neighbours(
     map: &NodeMap,
     now: BootNs,
@@ -202,14 +201,14 @@ fn fold_neighbours(
     }
 }
 
-/// A late DEL took the endpoint; and what of it keeps the pod's gateway from answering.
+/// A missing endpoint follows from a late DEL, and an unanswering gateway of the pod from either.
 fn fold_endpoints(found: &mut [Candidate]) {
     const ROOTS: [Code; 2] = [Code::CniDelHitsSuccessor, Code::EndpointMissing];
     for (depth, code) in [(1, Code::EndpointMissing), (2, Code::GatewayNeighbourLost)] {
         for place in 0..found.len() {
             let one = &found[place];
             let Some(netns) = netns_key(one).filter(|_| one.code == code) else { continue };
-            // Of one that is gone and unwired nothing else follows.
+            // The deeper root first: the DEL before the missing endpoint.
             let root = ROOTS[..depth].iter().find_map(|code| {
                 let about = |one: &&Candidate| one.code == *code && netns_key(one) == Some(netns);
                 found.iter().find(about).map(|root| (root.code, root.key.clone()))
@@ -221,7 +220,7 @@ fn fold_endpoints(found: &mut [Candidate]) {
     }
 }
 
-/// A range runs out by its leaks, if freeing them would help: the root of the first of them is why.
+/// A range runs out because of its leaks, if freeing them would help: the root of the first leak is the cause.
 fn fold_ranges(map: &NodeMap, found: &mut [Candidate]) {
     for place in 0..found.len() {
         if found[place].code != Code::IpamRangeExhausting {
@@ -253,7 +252,7 @@ fn is_about(candidate: &Candidate, range: &RangeEntry) -> bool {
     candidate.key == format!("{store}/{network}/{}", range.text())
 }
 
-/// A teardown that hangs is a nuisance until pods fail to start.
+/// A hanging teardown becomes critical only when pods fail to start.
 fn raise(found: &mut [Candidate]) {
     let stuck = found.iter().find(|candidate| candidate.code == Code::NetnsTeardownStuck);
     let Some(cause) = stuck.map(|stuck| (stuck.code, stuck.key.clone())) else { return };
@@ -268,7 +267,7 @@ fn raise(found: &mut [Candidate]) {
 }
 
 type NetnsKey = (Option<u64>, Option<u32>, Option<i32>);
-/// The deepest finding about each netns, and how deep that is.
+/// The deepest finding about each netns, with its depth.
 type Roots = BTreeMap<NetnsKey, (usize, Code, String)>;
 
 fn netns_key(candidate: &Candidate) -> Option<NetnsKey> {

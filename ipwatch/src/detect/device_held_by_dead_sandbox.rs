@@ -1,5 +1,5 @@
-//! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns
-//! and is still there, though the sandbox is dead. The next pod that needs it waits.
+//! `device-held-by-dead-sandbox`: a NIC of the node (ENI, VF, a whole device) was moved into a pod's netns and is still
+//! there, although the sandbox is dead. The next pod that needs it waits.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
@@ -113,8 +113,8 @@ fn remediation(netns: &Netns, link: &Link, is_found: Command) -> Vec<Step> {
     steps
 }
 
-/// Moves the device to the node's netns, with the node's own `ip`, through a task that is still there or a mount that
-/// is still this netns, while the name there is still that of this device.
+/// Moves the device to the node's netns, with the node's own `ip`, through a task that still exists or a mount that is
+/// still this netns, if the name still belongs to this device.
 fn out(netns: &Netns, link: &Link) -> Option<Command> {
     let moves = |enter: Command| {
         let same = guard::has_index_in(enter.clone(), &link.name, link.ifindex);

@@ -1,10 +1,10 @@
-//! `endpoint-missing`: Calico's datastore has no workload endpoint for a living pod of this node that has a device
-//! of Calico's, or one that names another container: its agent takes the device for nobody's, and unwires it. Or,
-//! as context, an endpoint whose pod is gone.
+//! `endpoint-missing`: Calico's datastore has no workload endpoint for a living pod of this node that has a device of
+//! Calico's, or has one that names another container: its agent treats the device as unused and removes its routes.
+//! Also, as context, endpoints whose pod no longer exists.
 //!
-//! Only a datastore that was told whole, answers and has had an endpoint of this node can say so, and the runtime
-//! must have said after that that the pod lives. Where the pod itself is the endpoint (the API server), its status
-//! stands in for what its annotations lack: that is no page.
+//! Only a datastore that was listed completely, answers and has had an endpoint of this node can show this, and the
+//! runtime must have confirmed after that that the pod lives. If the pod itself is the endpoint (the API server), its
+//! status replaces the missing annotations: that pages nobody.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -14,7 +14,7 @@ use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{EndpointEntry, Kinds, MissingEndpoint, NodeMap, StaleEndpoint, Thresholds};
 use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
-/// Endpoints of pods that are gone that are told one by one.
+/// Maximum number of stale endpoints that are reported individually.
 const TOLD: usize = 64;
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
@@ -33,7 +33,7 @@ fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     let missing = map.missing_endpoints(thresholds);
     let missing = missing.iter().filter(|one| one.from <= now);
     let stale = map.stale_endpoints(thresholds);
-    // What is told of a pod changes with all that is in its netns, and a call of its own excuses it for a while.
+    // The text about a pod changes with everything in its netns, and the pod's own call excuses it for a while.
     let again = Again::always_if(unwired || !stale.is_empty());
     let stale = stale.iter().filter(|one| one.from <= now).take(TOLD);
     let missing = missing.filter_map(|one| of_pod(map, one));
@@ -43,7 +43,7 @@ fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
 fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
     let MissingEndpoint { store, pod, netns, .. } = *missing;
     let sandbox = &missing.sandbox.sandbox;
-    // Each of them must have said so since: neither's silence counts.
+    // Both must have reported since then: neither's silence counts.
     let observed = map.last_listed(&sandbox.runtime)?.min(missing.heard);
     if observed < missing.from {
         return None;

@@ -1,4 +1,4 @@
-//! What several detectors say in the same way.
+//! Evidence, texts and commands that several detectors share.
 
 use crate::contract::{Container, Holder, Pod};
 use crate::fact::{BootNs, Holder as Held, SourceName};
@@ -6,12 +6,12 @@ use crate::finding::{Code, Evidence, Subject, finding_id};
 use crate::map::{CallHistory, Netns, NodeMap, ReservationEntry, SandboxEntry};
 use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
 
-/// Addresses of a netns that are listed.
+/// Maximum number of listed addresses of a netns.
 const LISTED: usize = 8;
-/// Holders of a netns that are listed.
+/// Maximum number of listed holders of a netns.
 const HOLDERS: usize = 64;
 
-/// Whose word an item of evidence is.
+/// The source of an item of evidence.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum By<'a> {
     /// The CNI result cache, or a run of a plugin.
@@ -23,7 +23,7 @@ pub(super) enum By<'a> {
     Netlink,
     Probe,
     Procfs,
-    /// A runtime of which no name is known.
+    /// A runtime whose name is unknown.
     Runtime,
     RuntimeLog,
     /// A packet.
@@ -51,7 +51,7 @@ impl By<'_> {
     }
 }
 
-/// Evidence in the order it is told.
+/// Evidence, in the order in which it is presented.
 pub(super) struct Proof<'a> {
     map: &'a NodeMap,
     items: Vec<Evidence>,
@@ -67,7 +67,7 @@ impl<'a> Proof<'a> {
         self.items.push(Evidence { source: by.as_str().to_owned(), at, text: text.to_string() });
     }
 
-    /// What its runtime says of a sandbox.
+    /// Adds a runtime's report on a sandbox.
     pub(super) fn runtime(&mut self, entry: &SandboxEntry) {
         let sandbox = &entry.sandbox;
         let dead = entry.dead.unwrap_or(entry.told);
@@ -97,7 +97,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Where an IP is up, and who is there.
+    /// Adds where an IP is up, and who is there.
     pub(super) fn holder(&mut self, netns: &Netns, now: BootNs) {
         let ips = addresses(netns).join(", ");
         self.tell(By::Netlink, now, format!("still up in {}: {ips}", netns_text(netns)));
@@ -116,7 +116,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// How the ADDs and DELs of a netns's sandbox went.
+    /// Adds the results of the DELs of a netns's sandbox.
     pub(super) fn calls_of(&mut self, netns: &Netns) {
         let history = netns.owner().and_then(|owner| self.map.call_history(&owner.sandbox));
         if let Some(history) = history {
@@ -124,7 +124,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// How the DELs of a container went.
+    /// Adds the results of the DELs of a container.
     pub(super) fn dels(&mut self, history: &CallHistory) {
         let del = &history.del;
         if let Some(ended) = del.ended {
@@ -146,7 +146,7 @@ impl<'a> Proof<'a> {
     }
 }
 
-/// A netns as a subject, with its first IP and whose it is.
+/// A netns as a subject, with its first IP and its owner.
 pub(super) fn subject(map: &NodeMap, netns: &Netns) -> Subject {
     let (container, pod) = map.sandbox_of(netns.id);
     Subject {
@@ -171,12 +171,12 @@ pub(super) fn device(netns: &Netns, ifindex: u32) -> String {
     netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| link.name.clone())
 }
 
-/// A device in evidence.
+/// A device's name as written in evidence.
 pub(super) fn device_said(netns: &Netns, ifindex: u32) -> String {
     netns.link(ifindex).map_or_else(|| format!("device {ifindex}"), |link| said(&link.name))
 }
 
-/// Its addresses, each with its device; of many the first.
+/// Its addresses, each with its device; only the first if there are many.
 pub(super) fn addresses(netns: &Netns) -> Vec<String> {
     let text = |ifindex: u32| device_said(netns, ifindex);
     let mut all = netns.routable();
@@ -191,7 +191,7 @@ pub(super) fn addresses(netns: &Netns) -> Vec<String> {
     listed
 }
 
-/// Of many holders the first: a finding is kept, written and sent, and `query` lists all.
+/// The first holders: a finding is kept, written and sent, and `query` lists all.
 pub(super) fn bounded(mut holders: Vec<Holder>) -> Vec<Holder> {
     holders.truncate(HOLDERS);
     holders
@@ -208,24 +208,24 @@ pub(super) fn owner(pod: Option<&Pod>, container: Option<&Container>, otherwise:
     }
 }
 
-/// What succeeds only while the finding with this code and key is open.
+/// A command that succeeds only while the finding with this code and key is open.
 pub(super) fn is_found(code: Code, key: &str) -> Command {
     guard::is_still_found(&finding_id(code, key))
 }
 
-/// Whether `crictl` asks the runtime of this name. A second one of a kind has its socket in its name, and `crictl` asks
-/// the first.
+/// Whether `crictl` queries the runtime of this name. A second runtime of a kind has its socket in its name, and
+/// `crictl` queries the first.
 pub(super) fn crictl_asks(runtime: &str) -> bool {
     matches!(runtime, "containerd" | "cri-o")
 }
 
-/// The runtime that has a sandbox, or had it last.
+/// The runtime that has a sandbox, or last had it.
 pub(super) fn runtime_of<'a>(map: &'a NodeMap, id: &str) -> Option<&'a str> {
     map.sandbox(id).map(|entry| &*entry.sandbox.runtime)
 }
 
-/// Has the runtime of a sandbox end and remove it, while it is `still` to be. Where `crictl` does not ask that runtime
-/// there is no command.
+/// Makes the runtime of a sandbox end and remove it, guarded by `still`. If `crictl` does not query that runtime there
+/// is no command.
 pub(super) fn remove_sandbox(map: &NodeMap, what: Text, still: Command, id: &str) -> Step {
     match runtime_of(map, id) {
         Some(runtime) if crictl_asks(runtime) => remedy::remove_sandbox(what, still, id),
@@ -233,7 +233,7 @@ pub(super) fn remove_sandbox(map: &NodeMap, what: Text, still: Command, id: &str
     }
 }
 
-/// Has a container stopped by the client of the runtime that has it, where that is known.
+/// Stops a container with the client of its runtime, if that is known.
 pub(super) fn stop(runtime: Option<&str>, id: &str) -> Option<Command> {
     let client = match runtime? {
         "docker" => Command::new("docker").own("stop"),
@@ -243,7 +243,7 @@ pub(super) fn stop(runtime: Option<&str>, id: &str) -> Option<Command> {
     Some(client.value(id))
 }
 
-/// What a runtime's own client is to do.
+/// Advice to use a runtime's own client.
 pub(super) fn by_its_client(what: Text, runtime: Option<&str>) -> Step {
     let client = match runtime {
         Some(name) => {
@@ -254,7 +254,8 @@ pub(super) fn by_its_client(what: Text, runtime: Option<&str>) -> Step {
     Step::advice(what.then(&client))
 }
 
-/// Asks the runtime of a container whether it has it still. `crictl` says not found to all that another runtime has.
+/// Asks the runtime of a container whether it still has it. `crictl` says not found for everything that another runtime
+/// has.
 pub(super) fn ask_runtime(map: &NodeMap, id: &str) -> Step {
     match runtime_of(map, id) {
         Some(runtime) if crictl_asks(runtime) => Step::look(
@@ -275,7 +276,7 @@ pub(super) fn ask_runtime(map: &NodeMap, id: &str) -> Step {
     }
 }
 
-/// What succeeds only while a netns is what it was: one of its tasks is still there, or, where it has none, it is
+/// A command that succeeds only while a netns is the same: one of its tasks still exists, or, without tasks, it is
 /// still mounted on the node.
 pub(super) fn still(map: &NodeMap, netns: &Netns) -> Option<Command> {
     if let Some(task) = netns.tasks().find(|key| map.task(key).is_some()) {
@@ -288,13 +289,13 @@ pub(super) fn still(map: &NodeMap, netns: &Netns) -> Option<Command> {
     })
 }
 
-/// Unmounts the file of a netns that nobody is in, where it is still that one.
+/// Unmounts the file of an unused netns, if the file is still that netns.
 pub(super) fn unmount_netns(netns: &Netns, pid: Option<u32>, mount_ns: u64, path: &str) -> Step {
     let command = || {
         let (pid, inode) = (pid?, netns.names.inode?);
         let mounted = guard::is_mounted(pid, inode, path)?;
         let unmount = match pid {
-            // What is mounted there has just been compared.
+            // The mount there has just been compared.
             1 => Command::new("umount").path(path),
             _ => unmount(pid, mount_ns, path)?,
         };
@@ -321,8 +322,8 @@ pub(super) fn unmount_netns(netns: &Netns, pid: Option<u32>, mount_ns: u64, path
     }
 }
 
-/// How to unmount a path in another mount namespace, by the node's own `umount` (`-N`, util-linux 2.35): nothing that
-/// a container has is run. `None`: nobody is known to be there.
+/// How to unmount a path in another mount namespace with the node's own `umount` (`-N`, util-linux 2.35): no program of
+/// a container is run. `None` if no process is known to be there.
 pub(super) fn unmount(pid: u32, mount_ns: u64, path: &str) -> Option<Command> {
     let unmount = match (pid, mount_ns) {
         (0, _) | (_, 0) => return None,
@@ -332,7 +333,7 @@ pub(super) fn unmount(pid: u32, mount_ns: u64, path: &str) -> Option<Command> {
     Some(guard::is_in_mount_ns(pid, mount_ns).and(unmount))
 }
 
-/// For whom a reservation is: the pod, else the container.
+/// The pod that a reservation is for, else the container.
 pub(super) fn reserved_for(entry: &ReservationEntry) -> Text {
     let pod = entry.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
     match (&pod, entry.container_id.as_deref()) {
@@ -343,20 +344,20 @@ pub(super) fn reserved_for(entry: &ReservationEntry) -> Text {
     }
 }
 
-/// A moment of the wall clock, Unix time in nanoseconds.
+/// A wall-clock time, given as Unix time in nanoseconds.
 pub(super) fn date(wall: i64) -> Option<String> {
     let at = u64::try_from(wall).ok()?;
     let date = crate::clock::Calendar::default().date(BootNs(at));
     (!date.is_empty()).then_some(date)
 }
 
-/// A container's id as runtimes show it, in words. A command has it whole.
+/// A container's id in texts, shortened as runtimes do. Commands use the whole id.
 pub(super) fn short(id: &str) -> &str {
     let end = id.char_indices().nth(12).map_or(id.len(), |(at, _)| at);
     &id[..end]
 }
 
-/// A few names, each as one value.
+/// A few names, each quoted if needed.
 pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(said).collect::<Vec<_>>().join(", ")
 }

@@ -1,8 +1,8 @@
-//! `gateway-neighbour-lost`: a pod's default next hop does not answer, or the permanent entry for it is gone or
+//! `gateway-neighbour-lost`: a pod's default next hop does not answer, or the permanent entry for it was removed or
 //! names another MAC (the AWS VPC CNI sets one).
 //!
-//! Calico's 169.254.1.1 is answered by proxy ARP and has an ordinary entry that comes and goes: a missing one
-//! says nothing.
+//! Calico's 169.254.1.1 is answered by proxy ARP and has an ordinary entry that comes and goes: its absence means
+//! nothing.
 
 use std::net::IpAddr;
 
@@ -50,7 +50,7 @@ fn pod(
     (up && settled && pod.gateways().any(|hop| hop == (ip, ifindex))).then_some(pod)
 }
 
-/// What became of a permanent entry; nothing when what stands there works.
+/// What happened to a permanent entry; `None` if the present entry works.
 fn missing(
     map: &NodeMap,
     pod: &Netns,
@@ -60,7 +60,7 @@ fn missing(
     let device = evidence::device_said(pod, ifindex);
     let mac = fixed.mac;
     let Some(other) = fixed.other else {
-        // It has been asked for since, and answered.
+        // It has been resolved since.
         let answers = pod.neighbours().any(|entry| {
             let own = (entry.neighbour.ifindex, entry.neighbour.ip) == (ifindex, ip);
             own && entry.neighbour.mac.is_some()
@@ -68,7 +68,7 @@ fn missing(
         let text = format!("the permanent entry for {ip} on {device} is gone; it was {mac}");
         return (!answers).then_some(text);
     };
-    // Whoever sets it anew to what the node's end has now repairs it.
+    // Setting it to the current MAC of the node's end is a repair.
     if map.other_end(pod.id, ifindex).is_some_and(|end| end.mac == Some(other)) {
         return None;
     }

@@ -1,8 +1,8 @@
-//! `ip-conflict-imminent`: a store has handed an IP to a container, and the netns of another one has it.
-//! The earliest warning there is: the store writes before the address is configured.
+//! `ip-conflict-imminent`: a store has handed an IP to a container, and the netns of another one has it. This is the
+//! earliest possible warning: the store writes before the address is configured.
 //!
-//! Not while the holder's own DEL runs, nor just after it; not between networks that cannot reach each
-//! other (`map/ipam/mismatch.rs`).
+//! Not reported while the holder's own DEL runs, or just after it; nor between networks that cannot reach each other
+//! (`map/ipam/mismatch.rs`).
 
 use super::evidence::{self, By, Proof};
 use crate::fact::BootNs;

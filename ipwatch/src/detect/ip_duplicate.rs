@@ -1,11 +1,10 @@
-//! `ip-duplicate`: two netns that can reach each other have one IP: on one link, or each at its own link to one
-//! router.
+//! `ip-duplicate`: two netns that can reach each other have one IP: on one link, or each on its own link to one router.
 //!
-//! It wakes somebody only with a witness on either side (`map/conflict/witness.rs`): anybody can make two netns of their own
-//! and give both one IP. An overlap of a moment, as of an address that moves, is not told at all.
+//! It pages only with a witness for either side (`map/conflict/witness.rs`): any user can create two netns and assign
+//! the same IP to both. A momentary overlap, such as of an address that moves, is not reported.
 //!
-//! Not of addresses that nobody gets an answer from, nor of those that several have on purpose; who meets whom
-//! is `map/conflict/reach.rs`'s to say, and what is not known there meets nobody.
+//! Addresses that answer nobody, and those that are shared on purpose, do not count. `map/conflict/reach.rs` decides
+//! who can reach whom; gaps in its data connect nobody.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +16,7 @@ use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Thresholds};
 use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
 
-/// Holders, and items of proof, beyond which those of more than two are not added.
+/// Number of holders, and of items of evidence, from which on those of further holders are not added.
 const JOINED: usize = 48;
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
@@ -46,8 +45,8 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     (found, Again::always_if(!map.duplicates().is_empty()))
 }
 
-/// What makes it the same one: the IP and where its holders meet. One of them may be made anew again and again (a pod
-/// in a crash loop), and after a restart they may be found in the other order.
+/// Identifies a duplicate: the IP and where its holders meet. One holder may be recreated again and again (a pod in a
+/// crash loop), and after a restart the two may be found in the other order.
 pub(super) fn key(map: &NodeMap, one: &Duplicate) -> Option<String> {
     let identity = |id| Some(map.netns(id)?.identity);
     let (netns, ifindex) = match one.meeting {
@@ -57,7 +56,7 @@ pub(super) fn key(map: &NodeMap, one: &Duplicate) -> Option<String> {
     let holders = [one.first.at.netns, one.second.at.netns];
     let boot = &map.boot()?.boot_id;
     if holders.contains(&netns) && Some(netns) != map.host() {
-        // Two ends of one pair: neither stands for the link.
+        // Two ends of one pair: neither represents the link.
         let mut names = [identity(holders[0])?.to_string(), identity(holders[1])?.to_string()];
         names.sort_unstable();
         return Some(format!("{boot}/{}/{}", one.ip, names.join("/")));
@@ -65,7 +64,7 @@ pub(super) fn key(map: &NodeMap, one: &Duplicate) -> Option<String> {
     Some(format!("{boot}/{}/{}/{ifindex}", one.ip, identity(netns)?))
 }
 
-/// Another who has the IP on the same link.
+/// Merges another holder of the IP on the same link.
 fn join(known: &mut Candidate, other: Candidate) {
     known.severity = known.severity.max(other.severity);
     known.preexisting &= other.preexisting;
@@ -124,7 +123,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
         ),
         remediation: remediation(map, one, &new, [first, second], witnessed, &is_found),
         caused_by: None,
-        // Where probes tell of addresses, what only a dump told of stood before.
+        // If probes report addresses, one that only a dump reported existed before.
         preexisting: !one.first.seen_to_come && !one.second.seen_to_come && map.sight().addresses,
         subject: new,
     })
@@ -139,7 +138,7 @@ fn whose(subject: &Subject, netns: &Netns) -> Text {
     evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), otherwise)
 }
 
-/// What two share, in words.
+/// What the two share, as text.
 fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
     let place = |id| match map.netns(id) {
         Some(netns) if netns.host => text!("the host"),
@@ -169,7 +168,7 @@ fn remediation(
     let ip = one.ip;
     let node = map.boot().map_or("", |boot| &*boot.node);
     let cordon = || remedy::cordon(text!("Start no more pods here"), node, is_found.clone());
-    // Nobody takes pods from a node for what two netns of nobody's do.
+    // Two untrusted netns are no reason to cordon a node.
     let mut steps: Vec<Step> = witnessed.then(cordon).into_iter().collect();
     steps.extend([
         if one.is_ordered() { move_away(map, new, both, is_found) } else { find_the_newer() },
@@ -190,14 +189,14 @@ fn remediation(
     steps
 }
 
-/// Nobody ends a pod on a guess.
+/// If the order is unknown, no command ends a pod on a guess.
 fn find_the_newer() -> Step {
     Step::advice(text!(
         "Move the newer one away. Which one that is was not seen here: kubectl get pods and crictl pods show their ages."
     ))
 }
 
-/// Ends the newer one: a pod by its uid, a container only while both are still there.
+/// Ends the newer holder: a pod by its uid, a container only while both still exist.
 fn move_away(
     map: &NodeMap,
     new: &Subject,

@@ -1,9 +1,8 @@
-//! `ip-held-by-dead-sandbox`: a netns with an IP still has tasks, but its sandbox is dead to the runtime:
-//! NotReady, exited, or not there any more.
+//! `ip-held-by-dead-sandbox`: a netns with an IP still has tasks, but its sandbox is dead according to the runtime:
+//! NotReady, exited, or no longer there.
 //!
-//! Only a runtime that answers, and that answered again after the grace, can say so. A sandbox that no
-//! runtime ever told of counts only if a kubelet of this node made it: pods of a cluster inside a
-//! container are nobody's here.
+//! Only a runtime that answers, and that confirmed it after the grace, can show this. A sandbox that no runtime ever
+//! reported counts only if a kubelet of this node made it: pods of a cluster inside a container are unknown here.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
@@ -30,7 +29,7 @@ fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds
     (found.into_iter().collect(), Again::OnChange)
 }
 
-/// Since when its sandbox is dead, by whose word, and when that was said last.
+/// Since when the sandbox is dead, according to which entry, and when that was last confirmed.
 struct Verdict<'a> {
     since: BootNs,
     said: BootNs,
@@ -134,7 +133,7 @@ fn evidence(
     proof.done()
 }
 
-/// Processes that are told one by one.
+/// Maximum number of processes that are listed individually.
 const TOLD: usize = 8;
 
 fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) -> Vec<Step> {
@@ -149,7 +148,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));
     steps.extend(frozen.map(thaw));
     match map.word_on(sandbox) {
-        // One that was started again and stopped on purpose is not removed with its data.
+        // A container that was started again and stopped on purpose is not removed with its data.
         Word::Dead(entry) if entry.sandbox.runtime == "docker" => {
             let what = text!("Let docker clean up (a container that runs is refused)");
             let remove = Command::new("docker").own("rm").value(sandbox);
@@ -165,9 +164,9 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
                 "If that hangs, a process in it does: ipwatch scan names it, and what it waits for."
             )));
         }
-        // Nobody else ends them. SIGTERM does nothing to the init of a pid namespace that has no handler for it
-        // (`sig_task_ignored`, kernel/signal.c); SIGKILL from outside does. One that hangs on its way out ends by
-        // neither.
+        // Nothing else ends them. SIGTERM does nothing to the init of a pid namespace that has no handler for it
+        // (`sig_task_ignored`, kernel/signal.c); SIGKILL from outside does. A process that hangs in its exit is ended
+        // by neither.
         _ => {
             let left =
                 tasks().filter(|task| task.key.is_leader() && task.leaving_since().is_none());
@@ -178,7 +177,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
     steps
 }
 
-/// Only while nobody owns it: the runtime may know its container again.
+/// Only while no runtime owns it: the runtime may know its container again.
 fn end(task: &TaskEntry, is_found: &Command) -> Step {
     let kill = Command::new("kill").own("-9").number(task.key.pid);
     let what = text!(
@@ -189,7 +188,7 @@ fn end(task: &TaskEntry, is_found: &Command) -> Step {
     Step::change(what, is_found.clone().and(guard::is_same_task(&task.key)).and(kill))
 }
 
-/// By the file that froze it, while that still does, and only while this very process is there.
+/// Through the file that froze it, while it is still frozen, and only while this very process exists.
 fn thaw(task: &TaskEntry) -> Step {
     let what = text!("Thaw its cgroup, so that what was killed can end");
     let Some(file) = task.look.as_ref().and_then(|entry| entry.look.frozen_by.as_deref()) else {

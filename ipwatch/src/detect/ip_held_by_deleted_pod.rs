@@ -1,11 +1,11 @@
-//! `ip-held-by-deleted-pod`: the API server has deleted a pod, by force as a rule, while its sandbox and its
-//! netns with an IP are still on this node.
+//! `ip-held-by-deleted-pod`: the API server has deleted a pod, usually by force, while its sandbox and its netns with
+//! an IP are still on this node.
 //!
-//! Only an API server and a runtime that answer can say so, and the runtime must have said it again after
-//! the pod's grace period and ours. A sandbox that its runtime has forgotten is another finding.
+//! Only an API server and a runtime that answer can show this, and the runtime must have confirmed it after the pod's
+//! grace period and ours. A sandbox that its runtime has forgotten is another finding.
 //!
-//! Where the API server is not asked, the kubelet says instead which pods it is to run: one that it is not to run any
-//! more is as good as deleted. That it still has one proves nothing about the API server, and is never said.
+//! If the API server is not queried, the kubelet reports which pods it is to run: a pod that it is no longer to run
+//! counts as deleted. That the kubelet still has a pod proves nothing about the API server, and is never reported.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
@@ -30,7 +30,7 @@ fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<Subject> {
 fn judge(map: &NodeMap, subject: &Subject, now: BootNs, thresholds: &Thresholds) -> Judged {
     let deleted = map.deleted_pod(subject.netns, thresholds);
     let found = deleted.and_then(|deleted| candidate(map, now, &deleted));
-    // Who has been there for long enough to be named changes with time.
+    // Which tasks have been there for long enough to be named changes with time.
     let next = found.as_ref().and_then(|_| map.next_resident(subject.netns, now));
     (found.into_iter().collect(), Again::at(next))
 }
@@ -94,7 +94,7 @@ fn evidence(map: &NodeMap, deleted: &DeletedPod<'_>, said: BootNs, pids: &[u32])
     proof.done()
 }
 
-/// What the API server says.
+/// The API server's report.
 fn verdict(deleted: &DeletedPod<'_>) -> String {
     let Some(entry) = deleted.entry else {
         let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
@@ -102,7 +102,7 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
     };
     let pod = &entry.pod;
     let how = match (pod.deletion.and_then(evidence::date), pod.grace) {
-        // An API server tells of the deletion first, and so of a forced one (1.20). It is also the last word of the
+        // An API server reports the deletion first, also a forced one (1.20). This is also the last report of the
         // kubelet's own deletion, after the pod has ended.
         (Some(date), Some(0)) => {
             format!(", to be gone by {date} without any grace: as a rule a forced deletion")
@@ -116,7 +116,7 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
     format!("pod {name} (uid {}) is deleted{phase}{how}", said(&pod.uid))
 }
 
-/// What the kubelet says. Why the pod is gone it does not: a static pod's file may have been removed.
+/// The kubelet's report. It does not tell why the pod is gone: the file of a static pod may have been removed.
 fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
     let Some(entry) = deleted.entry else {
         let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
@@ -138,7 +138,7 @@ fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, is_found: &Command) -> V
     let id = &*deleted.sandbox.sandbox.id;
     let what = text!("If it is not, end what is left of the pod as the kubelet would");
     let clean = match (&*deleted.sandbox.sandbox.runtime, evidence::still(map, deleted.netns)) {
-        // A container of docker's may be started again.
+        // A container of Docker's may be started again.
         ("docker", Some(still)) => {
             let stop = Command::new("docker").own("stop").value(id);
             Step::change(what, is_found.clone().and(still).and(stop))

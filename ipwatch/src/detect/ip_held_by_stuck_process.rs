@@ -1,17 +1,16 @@
-//! `ip-held-by-stuck-process`: a netns with an IP holds a thread that is on its way out and does not
-//! get there.
+//! `ip-held-by-stuck-process`: a netns with an IP is held by a thread that is exiting or killed and does not end.
 //!
-//! Stuck is a thread that still has namespaces and is exiting (`PF_EXITING`) or has SIGKILL pending,
-//! in **any** state, longer than its grace: `exit(0)` hanging in a FUSE flush sleeps interruptibly
-//! with no signal pending, `kill -9` shows D. Not stuck is one whose cgroup is frozen (it dies when
-//! it is thawed), and one whose core is being dumped, until that takes too long.
+//! A thread is stuck if it still has namespaces and is exiting (`PF_EXITING`) or has SIGKILL pending, in **any** state,
+//! for longer than its grace: `exit(0)` hanging in a FUSE flush sleeps interruptibly with no signal pending, `kill -9`
+//! shows D. A thread is not stuck if its cgroup is frozen (it ends when it is thawed), or while its core is being
+//! dumped, until that takes too long.
 //!
-//! One that still gets somewhere (it runs, uses CPU time, or its threads become fewer) is slow and not stuck: gigabytes
-//! are unmapped for many seconds in a cgroup with little CPU. That is information. Its grace begins anew with the last
-//! look that showed progress.
+//! A thread that makes progress (it runs, uses CPU time, or the threads of its process become fewer) is slow, not
+//! stuck: unmapping gigabytes takes many seconds in a cgroup with little CPU. That is reported as information. The
+//! grace begins again with the last look that showed progress.
 //!
-//! Stuck, too, is a process none of whose files under `/proc` answers for that long: it hangs in `execve` with a lock
-//! that its readers need (`exec_update_lock`). One that is frozen answers.
+//! A process is also stuck if none of its files under `/proc` can be read for that long: it hangs in `execve` with a
+//! lock that its readers need (`exec_update_lock`). The files of a frozen process can be read.
 
 use std::net::IpAddr;
 
@@ -37,7 +36,7 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-/// Threads that should be gone by now: one subject a process.
+/// Threads that should have ended by now: one subject for each process.
 fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<run::Subject> {
     let mut late: Vec<&TaskEntry> = map
         .seen_leaving()
@@ -56,15 +55,15 @@ fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, thresholds: &Thres
     let tasks = subject.tasks.iter().filter_map(|key| map.task(key));
     let threads: Vec<_> =
         tasks.filter_map(|task| task.look.as_deref().map(|look| (task, look))).collect();
-    // What hangs is what matters, whatever the rest of the process does.
+    // Threads that hang count, whatever the rest of the process does.
     let hang: Vec<_> =
         threads.iter().copied().filter(|t| advances(t, thresholds).is_none()).collect();
     let found = candidate(map, if hang.is_empty() { &threads } else { &hang }, thresholds);
     (found.into_iter().collect(), Again::OnChange)
 }
 
-/// Whether a task that was on its way out before ipwatch looked first has not had its grace since: after
-/// a restart it may well be the one that a finding is about.
+/// Whether a task that was leaving before the first look has not had its grace since: after a restart it may be the one
+/// that a finding is about.
 pub(super) fn undecided(map: &NodeMap, thresholds: &Thresholds) -> bool {
     map.left_before().any(|task| {
         let since = task.leaving_since().unwrap_or_default();
@@ -72,18 +71,18 @@ pub(super) fn undecided(map: &NodeMap, thresholds: &Thresholds) -> bool {
     })
 }
 
-/// How long this task may take.
+/// The grace of this task.
 fn grace(entry: &LookEntry, thresholds: &Thresholds) -> u64 {
     if entry.look.core_dumping { thresholds.core_dump_grace } else { thresholds.grace }
 }
 
-/// By what the last looks showed it getting somewhere, if that was less than its grace ago.
+/// The kind of progress that the last looks showed, if that was less than a grace ago.
 fn advances((task, entry): &(&TaskEntry, &LookEntry), thresholds: &Thresholds) -> Option<Progress> {
     let (at, progress) = task.progress.filter(|_| !entry.look.is_blank())?;
     (entry.at.since(at) < grace(entry, thresholds)).then_some(progress)
 }
 
-/// Whether it should be gone by now and is not.
+/// Whether the task should have ended by now and has not.
 fn is_late(task: &TaskEntry, entry: &LookEntry, thresholds: &Thresholds) -> bool {
     let look = &entry.look;
     let Some(since) = task.leaving_since() else { return false };
@@ -94,14 +93,14 @@ fn is_late(task: &TaskEntry, entry: &LookEntry, thresholds: &Thresholds) -> bool
     let holds = matches!(look.netns, Some(Presence::In(_)));
     let leaving =
         look.flags & PF_EXITING != 0 || (look.sig_pending | look.shared_pending) & SIGKILL_BIT != 0;
-    // Whether it is frozen must be known: a frozen task with SIGKILL pending looks the same (cgroup v1).
+    // The freezer state must be known: a frozen task with SIGKILL pending looks the same (cgroup v1).
     holds
         && leaving
         && look.frozen == Some(false)
         && entry.at.since(since) >= grace(entry, thresholds)
 }
 
-/// What to say of threads of one process, all of which hang, or none.
+/// The finding about threads of one process, of which either all hang or none does.
 fn candidate(
     map: &NodeMap,
     threads: &[(&TaskEntry, &LookEntry)],
@@ -116,15 +115,16 @@ fn candidate(
     let (container, pod) = sandbox(map, first);
     let kill = map.kill_of(&first.key);
     let since = threads.iter().filter_map(|(task, _)| task.leaving_since()).min()?;
-    // As old as the oldest look it rests on: a first look at a second thread is no second look.
+    // As old as the oldest look: a first look at a second thread is no second look.
     let observed = threads.iter().map(|(_, look)| look.at).min()?;
     let boot = map.boot()?;
     let pid = first.key.pid;
     let progress = threads.iter().find_map(|thread| advances(thread, thresholds));
-    // What a user does in a session of theirs, and no pod has to do with, hurts nobody else.
+    // A process in a user's session, in a netns without a witness, affects nobody else.
     let harmless = progress.is_some() || map.is_a_users_own(netns);
 
-    // No thread's number or start: which of them hang changes. While one does, the pid is taken.
+    // Without thread ids and start times, because the set of hanging threads changes. While one of them exists, the pid
+    // is not reused.
     let key = format!("{}/{}/{pid}", boot.boot_id, netns.identity);
     let is_found = evidence::is_found(Code::IpHeldByStuckProcess, &key);
     Some(Candidate {
@@ -173,7 +173,7 @@ fn holder(map: &NodeMap, task: &TaskEntry) -> Option<crate::contract::Holder> {
     Some(holder)
 }
 
-/// The stuck process's own container before the sandbox's: it is the one to name.
+/// The stuck process's own container, else the sandbox's.
 fn sandbox(map: &NodeMap, task: &TaskEntry) -> (Option<Container>, Option<Pod>) {
     let (sandbox, pod) = map.sandbox_of(task.netns);
     let (own, uid) = map.container_of(&task.key);
@@ -197,7 +197,7 @@ fn evidence(
     }
     let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
     if let Some(progress) = progress {
-        // No figures: each look would make another text of them.
+        // No figures: they would change the text with each look.
         let how = match progress {
             Progress::Runs => "it runs or waits for a CPU",
             Progress::Cpu(_) => "it used CPU time between two looks",
@@ -329,22 +329,22 @@ fn slow(
     )
 }
 
-/// The CPU time that is granted to them, if it has run out: `0.05`.
+/// The CPU limit by which the threads are throttled, if they are: `0.05`.
 fn throttled_to(threads: &[(&TaskEntry, &LookEntry)]) -> Option<String> {
     let least = threads.iter().filter_map(|(_, entry)| entry.look.throttled_to).min()?;
     let text = format!("{}.{:03}", least / 1000, least % 1000);
     Some(text.trim_end_matches('0').trim_end_matches('.').to_owned())
 }
 
-/// What to do now, what frees the process, and what not to do: in this order, which `explain` shows as
-/// NOW, FIX and DON'T.
+/// Steps for now, steps that free the process, and what not to do, in this order; `explain` shows them as NOW, FIX and
+/// DON'T.
 fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, is_found: Command) -> Vec<Step> {
     let mut steps = vec![remedy::cordon(
         text!("Start no new pod here, it may be given this IP"),
         node,
         is_found,
     )];
-    // The most telling of its threads: one whose cause is known, if there is one.
+    // Prefer a thread whose cause is known.
     let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));
     let known = causes.find(|(_, cause)| *cause != Cause::Other);
     let first = threads.first().map(|(task, _)| (&task.key, Cause::Other));

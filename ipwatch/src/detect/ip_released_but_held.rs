@@ -1,5 +1,6 @@
-//! `ip-released-but-held`: a store no longer reserves an IP, or reserves it for another, that a live netns
-//! still has. The next pod that is given it shares it. The early one: it is raised when the store lets go.
+//! `ip-released-but-held`: a store no longer reserves an IP, or reserves it for another container, while a live netns
+//! still has it. The next pod that is given the IP shares it. This is the early warning: it is raised when the store
+//! releases the IP.
 //!
 //! Not while the holder's own ADD or DEL runs, nor just after it (`map/ipam/mismatch.rs`).
 
@@ -76,7 +77,7 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
         ),
         remediation: remediation(&boot.node, store, ip, is_found),
         caused_by: None,
-        // An address that came later than the first list was seen to come.
+        // An address that was added after the first listing was seen to be added.
         preexisting: matches!(dispute.grounds, Grounds::Unreserved { .. })
             && map.store_listed(store) == Some(dispute.since),
         subject,

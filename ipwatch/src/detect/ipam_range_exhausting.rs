@@ -1,6 +1,5 @@
-//! `ipam-range-exhausting`: a network has hardly any IP left, or will have none soon, if it goes on as in the
-//! last minutes. It tells leaks from living pods: how many can still start, and how many if the leaks were
-//! freed.
+//! `ipam-range-exhausting`: a network has hardly any IP left, or will soon have none at the rate of the last minutes.
+//! It separates leaks from living pods: how many pods can still start, and how many if the leaks were freed.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -9,9 +8,9 @@ use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, Leaked, Level, NodeMap, RangeEntry, Thresholds, Usage};
 use crate::remedy::{self, Command, Step, Text, said, text, value};
 
-/// Owners that are listed.
+/// Maximum number of listed owners.
 const LISTED: usize = 24;
-/// Other pools that are named.
+/// Maximum number of named other pools.
 const NAMED: usize = 8;
 
 pub(super) const DETECTOR: Detector =
@@ -36,7 +35,7 @@ fn candidate(
         Level::Low => Severity::Warning,
         Level::Out => Severity::Critical,
     };
-    // The IPAM goes over to it: a pool that is full beside one with room is what adding a pool looks like.
+    // The IPAM continues with another pool: a full pool beside one with room is the usual result of adding a pool.
     let others = other_pools(map, entry);
     let severity = if others.is_empty() { severity } else { Severity::Info };
     let range = &entry.range;
@@ -90,8 +89,8 @@ fn candidate(
     })
 }
 
-/// Pools of the cluster that have room for what this one has none for, where pools are shared by all that select
-/// them: by whom they are, is not told here.
+/// Other pools of the same IP version that have room. Pools are shared by everything that selects them; the selectors
+/// are not known here.
 fn other_pools<'a>(map: &'a NodeMap, entry: &RangeEntry) -> Vec<&'a RangeEntry> {
     if !entry.is_by_blocks() {
         return Vec::new();
@@ -110,7 +109,7 @@ fn is_v4(entry: &RangeEntry) -> bool {
     entry.range.sets.iter().flatten().any(|part| part.first.is_ipv4())
 }
 
-/// What fails when nothing is left, and the error of the one that hands out there, as it is logged.
+/// What fails when no IP is left, and the error that the IPAM logs then.
 fn refusal(entry: &RangeEntry) -> (&'static str, Text) {
     const ADD: &str = "ADD fails";
     const START: &str = "a container does not start";
@@ -156,7 +155,7 @@ fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     )
 }
 
-/// Who has the IPs, the leaked ones first.
+/// Adds the owners of the IPs, the leaked ones first.
 fn tell_owners(
     map: &NodeMap,
     range: &RangeEntry,
@@ -176,7 +175,7 @@ fn tell_owners(
             Some(pod) => format!("pod {}", said(&format!("{}/{}", pod.namespace, pod.name))),
             None => evidence::reserved_for(entry).to_string(),
         };
-        // A range that shares its IPs has them taken by others too.
+        // The IPs of a range that shares them may be taken by other networks.
         let pool = match &*entry.network {
             own if range.range.shares && own != range.range.network => {
                 format!(", by {}", said(own))

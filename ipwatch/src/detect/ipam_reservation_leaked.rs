@@ -1,8 +1,8 @@
-//! `ipam-reservation-leaked`: an IP is reserved for a container that every runtime denies and whose netns is
-//! gone. Each is one pod less that the network has room for, for ever: host-local clears nothing up.
+//! `ipam-reservation-leaked`: an IP is reserved for a container that every runtime denies and whose netns no longer
+//! exists. Each leak permanently takes the room of one pod from the network: host-local cleans up nothing.
 //!
-//! Which reservations these are is worked out in `map/ipam/leaks.rs`. Those of one network that leaked for the
-//! same reason are one finding, with an id that stays while the IPs in it change.
+//! `map/ipam/leaks.rs` decides which reservations are leaks. Leaks of one network with the same cause are one finding,
+//! whose id stays the same while the IPs in it change.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::map::{
 };
 use crate::remedy::{Command, Part, Step, Text, host_local, kubernetes, said, text, value};
 
-/// Reservations of one finding whose proof is told.
+/// Maximum number of reservations in one finding with evidence of their own.
 const PROVEN: usize = 24;
 
 pub(super) const DETECTOR: Detector = Detector::Whole {
@@ -38,7 +38,7 @@ fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     }
     let found = groups.into_iter().map(|((store, network, cause), mut members)| {
         let sure = |one: &Member<'_>| one.observed.since(one.leak.from) >= thresholds.second_look;
-        // One that has been seen once waits for its second look as the first of them did.
+        // A leak with only one look waits for its second, as the first leak did.
         if members.iter().any(sure) {
             members.retain(sure);
         }
@@ -53,12 +53,12 @@ fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     (found.collect(), again)
 }
 
-/// A leak that has been seen.
+/// A leak that has been observed.
 struct Member<'a> {
     leak: Leak<'a>,
-    /// The container of its reservation.
+    /// The container of the reservation.
     id: &'a str,
-    /// When it was last seen to be one.
+    /// When it was last observed.
     observed: BootNs,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Member<'a> {
         Some(Self { leak, id, observed })
     }
 
-    /// What is known of it, by the runtime that had it, else by its reservation or by the runs of its plugins.
+    /// What is known of the container: from the runtime that had it, else from the reservation or the runs of plugins.
     fn told(&self, map: &NodeMap) -> contract::Reserved {
         let entry = self.leak.entry;
         let pod = entry.pod.as_deref().cloned();
@@ -89,7 +89,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// No pod misses what was reserved in a network that is handed out no more.
+/// Lowers the severity of leaks in a network that nothing hands out any more.
 fn nobodys(candidate: &mut Candidate, members: &[Member<'_>]) {
     let [first, rest @ ..] = members else { return };
     let entry = first.leak.entry;
@@ -109,14 +109,14 @@ fn nobodys(candidate: &mut Candidate, members: &[Member<'_>]) {
     )));
 }
 
-/// Whether what is said of it is no runtime's list, or may change with the tasks of its netns.
+/// Whether the finding depends on more than a runtime's listing, or may change with the tasks of the container's netns.
 fn is_as_of_now(map: &NodeMap, entry: &ReservationEntry) -> bool {
     let Some(id) = entry.container_id.as_deref() else { return false };
     !matches!(map.word_on(id), Word::Gone(_) | Word::Denied(_))
         || map.netns_of_sandbox(id).is_some()
 }
 
-/// What one cause has left in one network. There is at least one.
+/// The finding about the leaks with one cause in one network. `members` is not empty.
 fn candidate(map: &NodeMap, key: String, members: &[Member<'_>]) -> Candidate {
     let first = &members[0];
     let entry = first.leak.entry;
@@ -151,7 +151,7 @@ fn candidate(map: &NodeMap, key: String, members: &[Member<'_>]) -> Candidate {
     }
 }
 
-/// What the network is short of by them.
+/// What the network lacks because of the leaks.
 fn impact(map: &NodeMap, members: &[Member<'_>], omitted: usize) -> Text {
     let leak = &members[0].leak;
     let network = value(&leak.entry.network);
@@ -178,7 +178,7 @@ fn impact(map: &NodeMap, members: &[Member<'_>], omitted: usize) -> Text {
     )
 }
 
-/// Why nobody gave them back.
+/// The cause, as text.
 fn words(cause: LeakCause) -> &'static str {
     match cause {
         LeakCause::BeforeBoot => " before the last boot",
@@ -188,7 +188,7 @@ fn words(cause: LeakCause) -> &'static str {
     }
 }
 
-/// When it was last seen to be so: what runtimes say is as old as their newest list.
+/// When the leak was last observed: reports of runtimes are as old as their last listing.
 fn observed(map: &NodeMap, id: &str, from: BootNs, now: BootNs) -> Option<BootNs> {
     let said = match map.word_on(id) {
         Word::Gone(entry) => map.last_listed(&entry.sandbox.runtime)?,
@@ -198,7 +198,7 @@ fn observed(map: &NodeMap, id: &str, from: BootNs, now: BootNs) -> Option<BootNs
     (said >= from).then_some(said)
 }
 
-/// Of one each proof by itself, of several a line for each.
+/// For a single leak each proof by itself, for several leaks one line each.
 fn evidence(map: &NodeMap, members: &[Member<'_>]) -> Vec<crate::finding::Evidence> {
     if let [one] = members {
         return proof(map, one);
@@ -283,7 +283,7 @@ fn tell_calls(proof: &mut Proof<'_>, history: &CallHistory) {
 
 fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize) -> Vec<Step> {
     let network = &members[0].leak.entry.network;
-    // Not `ipwatch check`: it says no to an IP that is reserved, as these are.
+    // Not `ipwatch check`: it says no to a reserved IP, as these are.
     let mut steps = match members {
         [one] => vec![
             Step::look(
@@ -322,12 +322,12 @@ fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize)
     steps
 }
 
-/// How a store lets go of one reservation, and of no other.
+/// How to free one reservation in a store, and no other.
 #[derive(Default)]
 struct Freeing {
-    /// What is to be done for each.
+    /// Steps for each reservation.
     each: Vec<Step>,
-    /// What is to be done once, after all of them.
+    /// A step after all of them.
     once: Option<Step>,
 }
 
@@ -363,8 +363,8 @@ fn free(entry: &ReservationEntry, id: &str) -> Freeing {
     Freeing { each: Vec::new(), once: Some(once) }
 }
 
-/// How an allocation of a Whereabouts pool is taken back: from the pool, if it still is that container's. Its
-/// overlapping reservation is not known on the node: `cluster scan` knows which object it is.
+/// Frees an allocation of a Whereabouts pool, if it is still that container's. The overlapping reservation is not known
+/// on the node: `cluster scan` knows its object.
 fn whereabouts(entry: &ReservationEntry) -> Option<Freeing> {
     let key = entry.key.strip_prefix("ippools/").filter(|_| &*entry.store == store::WHEREABOUTS)?;
     let (namespace, rest) = key.split_once('/')?;

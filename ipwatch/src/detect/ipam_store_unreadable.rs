@@ -1,5 +1,5 @@
-//! `ipam-store-unreadable`: a file of an IPAM store, or of the CNI result cache, is torn, empty or of a
-//! version that nobody knows. What it said is unknown, to ipwatch and mostly to its owner too.
+//! `ipam-store-unreadable`: a file of an IPAM store, or of the CNI result cache, is truncated, empty or of an unknown
+//! version. Its content is unknown to ipwatch, and mostly to its owner too.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Kinds, NodeMap, Thresholds, UnreadableEntry, WRITING};
 use crate::remedy::{Command, Step, host_local, said, text, value};
 
-/// Files that are told one by one.
+/// Maximum number of files that are reported individually.
 const TOLD: usize = 64;
 
 pub(super) const DETECTOR: Detector =
@@ -52,8 +52,8 @@ fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
     }
 }
 
-/// What to do depends on whose file it is: most of them are of living pods, and an agent's database is not to
-/// be taken from under it.
+/// The steps depend on the owner of the file: most files belong to living pods, and an agent's database must not be
+/// removed while the agent runs.
 fn remediation(file: &Unreadable) -> Vec<Step> {
     let path = &*file.path;
     let mut steps = vec![Step::look(
@@ -97,12 +97,13 @@ fn remediation(file: &Unreadable) -> Vec<Step> {
     steps
 }
 
-/// The first bytes of a file, so that a terminal takes no harm.
+/// Shows the first bytes of a file in a form that is safe for a terminal.
 fn begin(path: &str) -> Command {
     Command::new("od").owns(&["-c", "-N", "200"]).path(path)
 }
 
-/// Of the result cache only what is empty is removed, and only while it is: nothing is in it that anybody could miss.
+/// Of the result cache only an empty file is removed, and only while it is empty: it contains nothing that could be
+/// missed.
 fn cached(file: &Unreadable) -> Vec<Step> {
     let wait = text!(
         "Wait until its pod is to go and DEL fails on it (crictl pods must not say Ready for the container in its name)"
@@ -124,7 +125,7 @@ fn cached(file: &Unreadable) -> Vec<Step> {
     vec![step, Step::never(&never)]
 }
 
-/// Of a reserved IP: only what is empty names nobody.
+/// The file of a reserved IP: only an empty file names no owner.
 fn reserved(file: &Unreadable, ip: IpAddr) -> Vec<Step> {
     let ask = Command::new("ipwatch").owns(&["query", "ip"]).ip(ip);
     let free = host_local::free_empty(&file.path).filter(|_| file.reason.contains("empty"));

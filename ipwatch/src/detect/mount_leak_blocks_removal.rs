@@ -1,9 +1,8 @@
-//! `mount-leak-blocks-removal`: a dead container's file system is still mounted in somebody else's mount
-//! namespace, mostly that of an agent which mounted `/`, `/run` or `/var/lib` of the node without
-//! `HostToContainer`: what is unmounted on the node stays mounted there. Runtimes then fail to remove the
-//! container with "device or resource busy".
+//! `mount-leak-blocks-removal`: a dead container's file system is still mounted in another mount namespace, usually
+//! that of an agent which mounted `/`, `/run` or `/var/lib` of the node without `HostToContainer`: what is unmounted on
+//! the node stays mounted there. Runtimes then fail to remove the container with "device or resource busy".
 //!
-//! One finding for one mount namespace: one agent is one cause.
+//! One finding for each mount namespace: one agent is one cause.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use crate::finding::{Candidate, Code, Severity, Subject, finding_id};
 use crate::map::{Kinds, Leftover, NodeMap, Thresholds};
 use crate::remedy::{Step, Text, guard, said, text, value};
 
-/// Mounts that are listed one by one.
+/// Maximum number of mounts that are listed individually.
 const LISTED: usize = 8;
 
 pub(super) const DETECTOR: Detector =
@@ -32,7 +31,7 @@ fn detect(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Judged {
 }
 
 fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
-    // Its own container lives: the mounts are its own.
+    // Mounts of a namespace whose own container lives are not foreign.
     let mounts: Vec<&Leftover> =
         mounts.iter().copied().filter(|found| is_foreign(map, &found.mount)).collect();
     let first = mounts.first()?;
@@ -93,8 +92,8 @@ fn candidate(map: &NodeMap, mounts: &[&Leftover]) -> Option<Candidate> {
     })
 }
 
-/// Neither one of the dead container's own last processes nor another container of its pod: these share
-/// files of their sandbox.
+/// Whether the mount is neither in the dead container's own last processes nor in another container of its pod: these
+/// share files of their sandbox.
 fn is_foreign(map: &NodeMap, mount: &crate::fact::ContainerMount) -> bool {
     let own = mount.cgroup.as_deref().and_then(attribution).and_then(|found| found.container_id);
     let Some(own) = own else { return true };
@@ -157,7 +156,7 @@ fn remediation(mounts: &[&Leftover], agent: Option<&Text>, id: &str) -> Vec<Step
     steps
 }
 
-/// While the daemon still finds this very mount, of a container that is still dead.
+/// Only while the daemon still finds this very mount, of a container that is still dead.
 fn unmount(found: &Leftover, id: &str) -> Step {
     let mount = &found.mount;
     let pid = mount.processes.first().map_or(0, |process| process.pid);

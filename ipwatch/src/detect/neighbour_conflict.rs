@@ -1,5 +1,5 @@
-//! `neighbour-conflict`: two MACs answer for one IP on a link. What is a conflict and what only looks like one
-//! is decided in `map/conflict/neighbour_conflict.rs`; here every device that heard it becomes one finding.
+//! `neighbour-conflict`: two MACs answer for one IP on a link. `map/conflict/neighbour_conflict.rs` decides what is a
+//! conflict; here the reports of all devices on a link become one finding.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Thresholds};
 use crate::remedy::{Command, Step, Text, text};
 
-/// Devices that heard it and are quoted.
+/// Maximum number of observing devices that are quoted.
 const QUOTED: usize = 4;
-/// The device that stands for a link.
+/// The device that represents a link.
 type Link = (NetnsId, u32);
 
-/// Holders that are named of each netns.
+/// Maximum number of holders named for each netns.
 const HOLDERS: usize = 8;
 
 pub(super) const DETECTOR: Detector =
@@ -29,8 +29,8 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     (told.collect(), again)
 }
 
-/// One conflict is heard in many netns, and may draw in a third MAC or be known by one at first: it is the link's,
-/// and the IP's.
+/// Groups by link and IP: one conflict is observed in many netns, and may get a third MAC later, or have only one known
+/// MAC at first.
 fn by_link(map: &NodeMap, now: BootNs) -> BTreeMap<(IpAddr, Link), Vec<Conflict>> {
     let mut links: BTreeMap<(IpAddr, Link), Vec<Conflict>> = BTreeMap::new();
     for conflict in map.conflicts(now) {
@@ -40,7 +40,7 @@ fn by_link(map: &NodeMap, now: BootNs) -> BTreeMap<(IpAddr, Link), Vec<Conflict>
     links
 }
 
-/// The netns of this node that answer for the IP, by the key of what is found.
+/// The netns of this node that are parties to each conflict, by the key of the finding.
 pub(super) fn parties(map: &NodeMap, now: BootNs) -> BTreeMap<String, Vec<NetnsId>> {
     let homes = |group: &[Conflict]| {
         let parties = group.iter().flat_map(|one| &one.parties);
@@ -57,7 +57,7 @@ fn key(map: &NodeMap, ip: IpAddr, (netns, ifindex): Link) -> Option<String> {
 }
 
 fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Option<Candidate> {
-    // What is known best speaks for the others.
+    // The conflict with the strongest evidence represents the others.
     let first = group.iter().min_by_key(|one| (one.grounds, one.since))?;
     let ip = first.ip;
     let mut proof = Proof::new(map);
@@ -95,7 +95,7 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     })
 }
 
-/// Whether the IP is the node's own or, by a runtime's or a store's word, a pod's. Any other one is the LAN's affair.
+/// Whether the IP is the node's own or, according to a runtime or a store, a pod's. Any other IP is the LAN's concern.
 fn is_witnessed(map: &NodeMap, ip: IpAddr, conflict: &Conflict) -> bool {
     let mut holders = map.with_ip(ip).filter_map(|id| map.netns(id));
     let parties = conflict.parties.iter().filter_map(|party| map.netns(party.home?.netns));
@@ -120,7 +120,7 @@ fn impact(conflict: &Conflict, names: Vec<Text>) -> Text {
     }
 }
 
-/// `device`: the one of the node's own that heard it, if it is one of the node's.
+/// `device`: the node's own device that observed the conflict, if there is one.
 fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
     let mut steps = vec![Step::look(
         text!("See both, and whose they are"),
@@ -138,7 +138,7 @@ fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
     steps
 }
 
-/// What one device heard.
+/// Adds what one device observed.
 fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     let Some(entry) = map.netns(conflict.netns) else { return };
     let ip = conflict.ip;
@@ -177,7 +177,7 @@ fn mac_text(mac: Option<Mac>) -> Text {
     mac.map_or_else(|| text!("unknown"), |mac| text!("{}", mac))
 }
 
-/// Where a MAC is.
+/// The device and owner of a MAC.
 fn whose(map: &NodeMap, party: &Party) -> String {
     let home = party.home.and_then(|home| Some((home, map.netns(home.netns)?)));
     let Some((home, entry)) = home else { return "not on this node".to_owned() };

@@ -1,7 +1,7 @@
 //! `neighbour-failed`: a pod's IP does not answer on the node's side of its link.
 //!
-//! Only what failed while the pod had the IP counts, and only on the device that leads to it. An entry that
-//! is missing says nothing: nobody may have asked, or the table was full.
+//! Only a failure while the pod had the IP counts, and only on the device that leads to it. A missing entry means
+//! nothing: there may have been no traffic, or the table was full.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -12,9 +12,9 @@ use crate::remedy::{Command, Step, said, text, value};
 
 use std::net::IpAddr;
 
-/// A pod's link may come up after its address; asking takes three seconds.
+/// A pod's link may come up after its address; a neighbour request takes three seconds.
 pub(super) const YOUNG: u64 = 3_000_000_000;
-/// Whoever sends makes the kernel ask again after each failure.
+/// With traffic, the kernel tries again after each failure.
 const TRAFFIC: u32 = 2;
 
 pub(super) const DETECTOR: Detector =
@@ -33,7 +33,8 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     judged(map, now, found)
 }
 
-/// With who is in the netns by now, which changes with time.
+/// Also judged again at the next silence, and in every step while something is found, because its holders change with
+/// time.
 pub(super) fn judged(map: &NodeMap, now: BootNs, found: Vec<Candidate>) -> Judged {
     let again = Again::at(map.next_silence(now)).sooner(Again::always_if(!found.is_empty()));
     (found, again)
@@ -54,7 +55,7 @@ fn pod<'a>(
     (there && silence.changed >= address.since.plus(YOUNG)).then_some(pod)
 }
 
-/// A container's netns that is alive, not the host's and not of people.
+/// Whether a netns is alive, not the host's, and of a known container or pod.
 pub(super) fn is_pod(map: &NodeMap, entry: &Netns) -> bool {
     let known = || map.sandbox_of(entry.id) != (None, None);
     !entry.host && entry.dying.is_none() && known()
@@ -117,7 +118,7 @@ fn candidate(
     })
 }
 
-/// How often and since when an entry has had no answer.
+/// Adds how often and since when an entry has had no answer.
 pub(super) fn tell_silence(proof: &mut Proof<'_>, device: &str, ip: IpAddr, silence: &Unanswered) {
     let device = said(device);
     if let Some(confirmed) = silence.confirmed {

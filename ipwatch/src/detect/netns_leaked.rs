@@ -1,8 +1,8 @@
-//! `netns-leaked`: a netns that was made for a pod has no task, and its sandbox is gone. Something else
-//! keeps it alive, and with it its IPs and devices: a bind mount, an fd, a socket, or the kernel.
+//! `netns-leaked`: a netns that was made for a pod has no task, and its sandbox no longer exists. Something else keeps
+//! the netns alive, and with it its IPs and devices: a bind mount, an fd, a socket, or the kernel.
 //!
-//! A netns that nobody is known to have made for a pod (`ip netns` of people, pools) is never one, nor is
-//! one whose sandbox the runtime still has: its owner may clean up any moment.
+//! A netns that is not known to be made for a pod (`ip netns` by people, pools) never counts, nor does one whose
+//! sandbox the runtime still has: its owner may clean up any moment.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
@@ -41,12 +41,12 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
         return None;
     }
     let from = map.leaked_from(netns, thresholds)?;
-    // Only a search that read everything, after that moment, shows that nothing else is there.
+    // Only a complete search after that moment shows that there is no other holder.
     let (searched, complete) = netns.searched()?;
     if searched < from || !complete {
         return None;
     }
-    // Queued behind a teardown that hangs: not leaked.
+    // Queued behind a hanging teardown: not leaked.
     let queued = map
         .teardown()
         .is_some_and(|busy| netns.idle_since().is_some_and(|idle| idle >= busy.since));

@@ -1,6 +1,5 @@
-//! `netns-teardown-stuck`: the kernel's one worker that tears netns down (`cleanup_net`,
-//! net/core/net_namespace.c) makes no progress. The netns that died since wait behind it; they are queued,
-//! not leaked.
+//! `netns-teardown-stuck`: the kernel's only worker that tears down netns (`cleanup_net`, net/core/net_namespace.c)
+//! makes no progress. Netns that ended since then wait behind it; they are queued, not leaked.
 
 use super::cause::{FRAMES, blocked_tasks};
 use super::evidence::{self, By, Proof};
@@ -16,7 +15,7 @@ pub(super) const DETECTOR: Detector =
 
 fn detect(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Judged {
     let found = map.teardown().and_then(|busy| candidate(map, busy, thresholds));
-    // It tells of every netns that waits.
+    // The finding lists every waiting netns.
     let again = Again::always_if(found.is_some());
     (found.into_iter().collect(), again)
 }
@@ -89,8 +88,8 @@ fn candidate(map: &NodeMap, busy: &Teardown, thresholds: &Thresholds) -> Option<
     })
 }
 
-/// Whether it waits for a lock right where `cleanup_net` takes one. The lock's own functions are not on
-/// the stack: `__sched` text is left out, and `rtnl_lock` is a tail call (6.1, 6.12).
+/// Whether the worker waits for a lock right where `cleanup_net` takes one. The lock's own functions are not on the
+/// stack: `__sched` text is left out, and `rtnl_lock` is a tail call (6.1, 6.12).
 fn waits_for_lock(worker: &crate::fact::Cleanup) -> bool {
     const TAKES: [&str; 3] = ["cleanup_net", "ops_undo_list", "default_device_exit_batch"];
     let top = worker.stack.first().and_then(|frame| frame.split('+').next());
@@ -98,7 +97,7 @@ fn waits_for_lock(worker: &crate::fact::Cleanup) -> bool {
 }
 
 fn remediation(worker: &crate::fact::Cleanup) -> Vec<Step> {
-    // A worker of the kernel has its pid for as long as it is in there.
+    // A kernel worker keeps its pid as long as it is in this function.
     let path = |command: Command| command.word("/proc/{}/stack", &[worker.pid.into()]);
     let at_it = path(Command::new("grep").owns(&["-q", "cleanup_net"]));
     let mut steps =

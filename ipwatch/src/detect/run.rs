@@ -1,9 +1,9 @@
-//! Detection that looks only at what has changed.
+//! Incremental detection: judges only what has changed.
 //!
-//! A [`Detector`] says by which [`Kinds`] of changes its findings can change, and when the clock alone can change them.
-//! [`Detection`] keeps what each found last, and judges again only what is due by either. With nothing kept it is
-//! detection from scratch: the two must always find the same, which `engine/tests/same.rs` and every test of a detector
-//! compare.
+//! A [`Detector`] declares which [`Kinds`] of changes can change its findings, and when the clock alone can change
+//! them. [`Detection`] keeps the last result of each detector, and judges again only what is due by either. Without
+//! kept results it is detection from scratch: both must always give the same result, which `engine/tests/same.rs` and
+//! every test of a detector compare.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,24 +13,23 @@ use crate::map::{Kinds, NetnsId, NodeMap, Thresholds, Tick};
 
 use super::{SOURCES_SAY, codes, correlate};
 
-/// When a detector is to look again, though nothing has changed.
+/// When a detector must look again although nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
     /// Not before something changes.
     OnChange,
-    /// At this moment.
     At(BootNs),
-    /// In every step: what it found tells the time, or may end with it at any moment.
+    /// In every step: the finding contains the current time, or may end at any moment.
     Always,
 }
 
 impl Again {
-    /// `Always` while this is so.
+    /// `Always` if `so`.
     pub(super) fn always_if(so: bool) -> Self {
         if so { Self::Always } else { Self::OnChange }
     }
 
-    /// At the first of these.
+    /// At `due`, if there is such a moment.
     pub(super) fn at(due: Option<BootNs>) -> Self {
         due.map_or(Self::OnChange, Self::At)
     }
@@ -54,7 +53,7 @@ impl Again {
     }
 }
 
-/// What a detector judges by itself: a netns, or tasks in it.
+/// What a detector judges independently: a netns, or tasks in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Subject {
     pub(super) netns: NetnsId,
@@ -67,39 +66,39 @@ impl From<NetnsId> for Subject {
     }
 }
 
-/// What was found, and when to look again.
+/// The findings, and when to look again.
 pub(super) type Judged = (Vec<Candidate>, Again);
 
-/// What every detector is. What changes the times, the names or the reach of everything (`Kinds::ALL` in
-/// `map/changes.rs`) runs each of them and need not be named, nor need other thresholds.
+/// A detector. Changes of everything (`Kinds::ALL` in `map/changes.rs`) and of thresholds run every detector, and need
+/// not be declared.
 pub(super) enum Detector {
-    /// One that looks at all of its subjects at once.
+    /// A detector that looks at everything at once.
     Whole {
-        /// It looks again when one of these has changed anywhere,
+        /// Kinds whose change anywhere makes it look again.
         on: Kinds,
-        /// or one of these other than within one pod's netns.
+        /// Kinds whose change beyond one pod's netns makes it look again.
         beyond: Kinds,
         detect: fn(&NodeMap, BootNs, &Thresholds) -> Judged,
     },
-    /// One whose subjects each depend on one netns, and on what is not within any.
+    /// A detector with subjects that each depend on one netns, and on what is not within any.
     Each {
-        /// Who its subjects are may change with these, wherever they change,
+        /// Kinds whose change anywhere may change the list of subjects.
         listed_on: Kinds,
-        /// or with these, other than within one pod's netns.
+        /// Kinds whose change beyond one pod's netns may change the list of subjects.
         listed_beyond: Kinds,
-        /// The suspects, in the order in which they are told.
+        /// The subjects, in the order in which they are reported.
         list: fn(&NodeMap, BootNs, &Thresholds) -> Vec<Subject>,
-        /// All of them are judged again when one of these has changed other than within one pod's netns. Addresses,
-        /// links and tasks of a subject's own netns need not be named.
+        /// Kinds whose change beyond one pod's netns makes it judge all subjects again. Addresses, links and tasks of a
+        /// subject's own netns need not be declared.
         beyond: Kinds,
         judge: fn(&NodeMap, &Subject, BootNs, &Thresholds) -> Judged,
     },
 }
 
-/// What a detector found last.
+/// The last result of a detector.
 #[derive(Debug, Default)]
 struct Kept {
-    /// As of then.
+    /// The tick of that result.
     seen: Option<Tick>,
     again: Option<Again>,
     whole: Vec<Candidate>,
@@ -107,21 +106,21 @@ struct Kept {
     each: BTreeMap<Subject, Judged>,
 }
 
-/// Everything that was found last.
+/// The last results of all detectors.
 #[derive(Debug, Default)]
 pub struct Detection {
     kept: Vec<Kept>,
     thresholds: Option<Thresholds>,
-    /// With causes and severities, in the detectors' order.
+    /// With causes and severities, in the order of the detectors.
     found: Vec<Candidate>,
-    /// Codes that a source does not let judge, as of then.
+    /// Codes that cannot be judged because of a source, and the tick of that result.
     blind: (Option<Tick>, BTreeSet<Code>),
 }
 
 impl Detection {
-    /// Brings it up to date. Whether anything may have changed.
+    /// Updates the results. Returns whether anything may have changed.
     pub fn update(&mut self, map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> bool {
-        // What was found before is forgotten, and it is not known whether it is the same.
+        // The former results are dropped, so they cannot be compared with the new ones.
         let mut changed = self.thresholds != Some(*thresholds);
         if changed {
             *self = Self { thresholds: Some(*thresholds), ..Self::default() };
@@ -150,7 +149,7 @@ impl Detection {
         blind
     }
 
-    /// What was found.
+    /// The findings.
     #[must_use]
     pub fn found(&self) -> &[Candidate] {
         &self.found

@@ -1,5 +1,5 @@
-//! `sandbox-crash-loop`: sandboxes of one pod come and go. Each may take an IP with it, and then the loop is
-//! why a range runs out; or none gets one, and then it is what follows when the range is empty.
+//! `sandbox-crash-loop`: sandboxes of one pod are recreated again and again. Each may take an IP with it, and then the
+//! loop is the cause of a range that runs out; or none gets an IP, and then the loop follows from an empty range.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -9,8 +9,8 @@ use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Attempt, Kinds, LOOP_WINDOW, Loop, NodeMap, Thresholds};
 use crate::remedy::{Command, Step, said, text, value};
 
-/// Sandboxes of one pod, made within the window, that are a loop. kubelet makes a second one when a
-/// runtime or a node restarts, and a third when that goes on for a while.
+/// Number of sandboxes of one pod within the window that are a loop. kubelet makes a second one when a runtime or a
+/// node restarts, and a third when that takes a while.
 const ATTEMPTS: usize = 5;
 
 pub(super) const DETECTOR: Detector =
@@ -90,7 +90,7 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
     })
 }
 
-/// The IPs that a sandbox was given, by its runtime's word or by what is still up.
+/// The IPs of a sandbox, as reported by its runtime.
 fn ips_of(map: &NodeMap, sandbox: &str) -> Vec<String> {
     let told = map.sandbox(sandbox).map(|entry| entry.sandbox.ips.clone()).unwrap_or_default();
     told.iter().map(ToString::to_string).collect()

@@ -1,11 +1,10 @@
-//! Each detector against maps made of facts: what it must find, and what it must leave alone. Here the
-//! stuck process; sandboxes and what they leave behind in `sandboxes`, the IPAM in `ipam`, what it leaks in
-//! `leaks`, what of it cannot be read in `stores`, when a difference counts in `dispute`, one IP in two netns
-//! in `duplicate`, runs of CNI plugins in `calls`, two MACs for one IP in `neighbours`, neighbours that do not
-//! answer in `silence`, routes that lead to nobody in `orphans`, pods that the API server has deleted in
-//! `pods`, pools of the whole cluster in `whereabouts`, Calico's endpoints in `endpoints`, its pools in
-//! `pools`, what a runtime may own that is not asked in `unasked`. All of it in hostile words in `hostile`,
-//! and what stands before a command that changes something in `preconditions`.
+//! Each detector against maps made of facts: what it must find, and what it must ignore. This file: the stuck process.
+//! `sandboxes`: dead sandboxes and leftovers; `ipam`: the IPAM, `leaks`: its leaks, `stores`: unreadable files,
+//! `dispute`: when a mismatch counts; `duplicate`: one IP in two netns; `calls`: runs of CNI plugins; `neighbours`: two
+//! MACs for one IP; `silence`: neighbours that do not answer; `orphans`: routes to nonexistent endpoints; `pods`: pods
+//! that the API server has deleted; `whereabouts`: pools of the whole cluster; `endpoints`: Calico's endpoints,
+//! `pools`: its pools; `unasked`: runtimes that are not queried; `hostile`: all of these with hostile text;
+//! `preconditions`: guards of commands that change something.
 
 mod calls;
 mod dispute;
@@ -49,21 +48,21 @@ const KEY: TaskKey = TaskKey { pid: 10, tid: 10, start: 100 };
 const PF_EXITING: u32 = 0x4;
 const SIGKILL: u64 = 1 << 8;
 
-/// The map of a case. What it is told can be written down, and told again in other words: see `hostile`.
+/// The map of a case. Its facts can be recorded, and replayed with other texts: see `hostile`.
 #[derive(Default)]
 struct Told(NodeMap, RefCell<Kept>);
 
-/// How often what has changed is judged.
+/// How often changes are judged.
 #[derive(Default, PartialEq, Eq)]
 enum Steps {
     /// After every fact.
     #[default]
     Each,
-    /// Only where a case asks what is found: for those with thousands of facts.
+    /// Only when a case queries the findings: for cases with thousands of facts.
     Asked,
 }
 
-/// What was found at every earlier moment, as a step of the engine leaves it for the next one.
+/// The results of earlier moments, as the engine keeps them from step to step.
 #[derive(Default)]
 struct Kept {
     detection: Detection,
@@ -80,7 +79,7 @@ impl Told {
         }
     }
 
-    /// Judges what has changed. Where a case goes back in time, nothing is kept.
+    /// Judges what has changed. If a case goes back in time, nothing is kept.
     fn keep(&self, now: BootNs, thresholds: &Thresholds) {
         let kept = &mut *self.1.borrow_mut();
         if now < kept.at {
@@ -174,7 +173,7 @@ impl Case {
         self.at(ms, Observation::Look { task: KEY, look: Box::new(look) });
     }
 
-    /// What the map does not know and asks for, at this time.
+    /// The requests of the map at this time.
     fn wants(&mut self, ms: u64) -> Vec<Request> {
         self.0.agenda(BootNs(ms * MS), &Thresholds::default()).wants
     }
@@ -184,7 +183,7 @@ impl Case {
     }
 }
 
-/// What to do, as lines.
+/// The remediation, as lines.
 fn lines(found: &Candidate) -> String {
     let lines: Vec<String> = found.remediation.iter().map(crate::remedy::Step::line).collect();
     lines.join("\n")
@@ -195,7 +194,7 @@ fn task(key: TaskKey, netns: NetnsRef) -> Task {
     Task { key, netns, comm, parent: None, exiting: false, killed: false, state: None, idle: None }
 }
 
-/// Hanging in exit, with nothing pending: as `exit(0)` in a FUSE flush shows.
+/// Hanging in exit without a pending signal, like `exit(0)` in a FUSE flush.
 fn hanging() -> Look {
     Look {
         netns: Some(Presence::In(POD)),
@@ -229,7 +228,7 @@ fn one_that_hangs_past_its_grace_is_found_with_its_proof() {
     assert!(lines(&found).contains("grep -r --include=waiting"), "{}", lines(&found));
 }
 
-/// What a look shows of a process whose `stat` another reader waits for.
+/// A look at a process whose `stat` another reader waits for.
 fn silent(since: u64) -> Look {
     let file = "/proc/10/stat".to_owned();
     let unanswered = Some(crate::fact::Unanswered { file, since: BootNs(since * MS) });
@@ -251,7 +250,7 @@ fn one_whose_files_do_not_answer_is_found_after_its_grace() {
     let proof = proof.join("\n");
     assert!(proof.contains("/proc/10/stat has not answered for 5 s"), "{proof}");
     assert!(!lines(&found).contains("/proc/10"), "it would hang: {}", lines(&found));
-    // Nothing was killed: when it answers again it is one like any other.
+    // Nothing was killed: when its files can be read again it is a normal process.
     case.look(8_000, Look { flags: 0, ..hanging() });
     assert!(case.found().is_empty());
     let looks = |want: &Request| matches!(want, Request::Look { .. });
@@ -270,7 +269,7 @@ fn what_does_not_answer_is_looked_at_twice() {
     assert!(case.wants(6_700).contains(&look), "and for certainty");
 }
 
-/// Only its stack waits for the lock.
+/// Only reading its stack waits for the lock.
 #[test]
 fn one_without_its_stack_is_judged_by_the_rest() {
     let file = "/proc/10/stack".to_owned();
@@ -306,7 +305,7 @@ fn any_state_will_do_and_pending_is_enough() {
 fn one_that_gets_somewhere_is_slow_and_not_stuck() {
     let at = |cpu: u64, threads: u32| Look { cpu: Some(cpu), threads: Some(threads), ..hanging() };
     let running = Look { state: 'R', ..at(7, 5) };
-    // The look before, the one at the end of its grace, and what the latter shows.
+    // The look before, the look at the end of its grace, and the result of the latter.
     let cases = [
         ("it runs", at(7, 5), running, Severity::Info),
         ("it used CPU time", at(7, 5), at(8, 5), Severity::Info),
@@ -325,7 +324,7 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
         let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
         let told = proof.iter().any(|text| text.contains("it is exiting and not stuck"));
         assert_eq!(told, severity == Severity::Info, "{what}: {proof:?}");
-        // Its grace begins anew with what it last did.
+        // The grace begins again with the last progress.
         case.look(8_000, Look { state: 'D', ..second.clone() });
         assert_eq!(case.found()[0].severity, severity, "{what}: no grace has passed");
         case.look(11_200, Look { state: 'D', ..second });
@@ -354,7 +353,7 @@ fn a_cpu_limit_that_slows_it_down_is_told() {
     assert!(says(None).iter().all(|text| !text.contains("throttled")));
 }
 
-/// Anybody can hang in a netns of a user namespace of theirs, and give it any IP.
+/// Any user can hang in a netns of a user namespace, and assign it any IP.
 #[test]
 fn a_process_of_a_users_session_is_information_unless_a_witness_says_more() {
     let severity = |slice: &str, reserved: bool| {
@@ -458,7 +457,7 @@ fn without_an_ip_that_others_could_get_there_is_nothing_to_say() {
     case.at(1_000, Observation::TaskExiting { task: KEY });
     case.look(6_100, hanging());
     assert_eq!(case.found(), [], "link-local only");
-    // On the loopback device an address concerns nobody else.
+    // An address on the loopback device concerns nobody else.
     case.address([10, 0, 0, 6]);
     let link = Link { ifindex: 2, name: "lo".into(), up: true, loopback: true, ..Link::default() };
     assert_eq!(case.found().len(), 1);
@@ -547,7 +546,7 @@ fn what_needs_its_past_is_waited_for_after_a_restart() {
     assert_eq!(patient(LOOP_WINDOW + 60 * SEC, &thresholds), []);
 }
 
-/// What each source is needed for: a row of `codes` that loses a need is noticed here.
+/// The needs of each code: a row of `codes` that loses a need fails here.
 #[test]
 fn each_code_waits_for_the_sources_that_it_needs() {
     let mut case = Case::bare();

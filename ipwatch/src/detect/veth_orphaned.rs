@@ -1,10 +1,10 @@
-//! `veth-orphaned`: the node's end of a pod's veth pair has its other end on the node too, not in a pod: what
-//! an ADD that failed half-way leaves; or the node has a route by such a device to an IP that the netns behind
-//! it does not have. Context for whoever counts devices.
+//! `veth-orphaned`: the node's end of a pod's veth pair has its other end on the node too, not in a pod, which is what
+//! an ADD that fails half-way leaves; or the node has a route by such a device to an IP that the netns behind it does
+//! not have. Context for investigating stray devices.
 //!
-//! A pair dies with the netns of either end, and its routes with it, so no other kind of orphan is left behind.
-//! Only names that CNI plugins give count; pairs that people make, and Cilium's own, are left alone. A peer in a
-//! netns that is not known, or was not read whole, is unknown.
+//! A pair is removed with the netns of either end, and so are its routes; no other kind of orphan can exist. Only names
+//! that CNI plugins give count; pairs that people make, and Cilium's own, are ignored. If the peer's netns is not
+//! known, or was not read completely, the state is unknown.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -26,13 +26,13 @@ fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Judged {
     let old = host.pairs().filter(|known| now.since(known.since) >= thresholds.leak_age);
     let pairs = old.filter_map(|known| {
         let peer = known.link.peer.filter(|_| known.link.peer_nsid.is_none())?;
-        // That of a pair which is made first is told of before it has a peer (`veth_newlink`, 6.18).
+        // The end that is created first is reported before it has a peer (`veth_newlink`, 6.18).
         let own = |back: u32| back == known.link.ifindex;
         let other = host.link(peer).filter(|other| other.peer.is_none_or(own))?;
         let used = host
             .addresses()
             .any(|(key, _)| key.ifindex == peer || key.ifindex == known.link.ifindex);
-        // Both ends may have such a name: the lower index stands for both.
+        // If both ends have such a name, the lower index represents both.
         let told = is_pods(other) && other.ifindex < known.link.ifindex;
         let plugged = other.master.is_some();
         (!used && !told && !plugged)
@@ -148,7 +148,7 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
     })
 }
 
-/// The pair goes only while both of its ends are on the node, and nobody has plugged the other one in.
+/// Removes the pair only while both of its ends are on the node and the other end has no master.
 fn of_pair(link: &Link, other: &Link) -> Vec<Step> {
     let ip = |words: &[&'static str]| Command::new("ip").owns(words).value(&link.name);
     let peer = Command::new("grep").own("-qx").number(link.ifindex);
@@ -168,7 +168,7 @@ fn of_pair(link: &Link, other: &Link) -> Vec<Step> {
     ]
 }
 
-/// The route goes only while the device is the same, and what is behind it does not have the IP.
+/// Removes the route only while the device is the same and the netns behind it does not have the IP.
 fn of_orphan(route: &OrphanRoute, link: &Link, behind: &Netns) -> Vec<Step> {
     let show = Command::new("ip").owns(&["route", "show", "dev"]).value(&link.name);
     let what = text!("If the pod is not being set up, and the netns behind it still lacks the IP");
@@ -192,11 +192,11 @@ fn of_orphan(route: &OrphanRoute, link: &Link, behind: &Netns) -> Vec<Step> {
     ]
 }
 
-/// `$1` leads to a netns, and no address of it is `$2`. What could not be asked is no answer.
+/// `$1` is the path of a netns without an address `$2`. A failed query does not succeed.
 const WITHOUT: &str = "a=$(nsenter --net=\"$1\" ip -o addr show to \"$2\") && [ -z \"$a\" ]";
 
-/// Succeeds if a netns does not have the IP: asked by the node's own `ip`, through a task that is still there or a
-/// mount that is still this netns.
+/// A command that succeeds if a netns does not have the IP, with the node's own `ip`, through a task that still exists
+/// or a mount that is still this netns.
 fn without(route: &OrphanRoute, behind: &Netns) -> Option<Command> {
     let asks = Command::new("sh").owns(&["-c", WITHOUT, "sh"]);
     if let Some(task) = behind.tasks().next() {

@@ -1,11 +1,11 @@
-//! DELs that fail, DELs that hit the wrong one, and devices that lead nowhere.
+//! DELs that fail, DELs of an old sandbox that hit the new one, and devices that lead nowhere.
 
 use super::ipam::{NEW, ip, reservation};
 use super::sandboxes::{ID, not_ready, pod_name, sandbox};
 use super::*;
 use crate::fact::{CniCommand, Life, Sandbox};
 
-/// The pod's old sandbox, of which nothing is left but its id.
+/// The pod's old sandbox, of which only the id is left.
 const OLD: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 
 fn address() -> AddressKey {
@@ -51,7 +51,7 @@ fn a_reservation_that_another_is_given_is_not_back() {
     let found = case.then(9_000);
     let del = of(&found, Code::CniDelHitsSuccessor).unwrap();
     let root = Some((del.code, del.key));
-    // It is free and up because of the DEL: one cause, one page.
+    // The IP is free and up because of the DEL: one cause, one page.
     assert_eq!(of(&found, Code::IpReleasedButHeld).unwrap().caused_by, root);
     case.reserve(9_500, 5, NEW);
     let found = case.then(9_600);

@@ -1,5 +1,5 @@
-//! From when on an IP that one has and another is given counts: calls that excuse it and those that do not,
-//! what stood before ipwatch, what is one network.
+//! When a mismatch between a store and the kernel counts: calls that excuse it and calls that do not, states from
+//! before ipwatch's start, what counts as one network.
 
 use super::ipam::{NEW, SEEN, call_key, ip, reservation};
 use super::sandboxes::{ID, mount_of};
@@ -155,7 +155,7 @@ impl Case {
         self.at(3, Observation::Link { netns, link });
     }
 
-    /// A pod that is known, whose cached result is gone, and a member of host-local's network.
+    /// A known pod without a cached result, and a member of host-local's network.
     fn with_member() -> Self {
         let mut case = Self::with_runtime();
         case.at(1, Observation::Sight(SEEN));
@@ -188,7 +188,7 @@ impl Case {
         );
     }
 
-    /// Both hang on one bridge. `back`: the netns that the host's end of the pod's pair says.
+    /// Both are attached to one bridge. `back`: the netns that the host's end of the pod's pair refers to.
     fn bridged(&mut self, back: Option<i32>) {
         self.link(POD, device(2, "veth", (20, Some(0))));
         self.link(NEXT, device(2, "veth", (21, Some(0))));

@@ -1,4 +1,4 @@
-//! One IP in two netns: told where they meet, and nowhere else.
+//! One IP in two netns: reported where they can reach each other, and nowhere else.
 
 use super::ipam::{NEW, ip};
 use super::sandboxes::{mount_of, sandbox};
@@ -9,7 +9,7 @@ use crate::fact::{
 };
 use crate::finding::Severity;
 
-/// The netns of container `n`. The host calls it 10 + n, and its end of its pair is 100 + n.
+/// The netns of container `n`. Its nsid on the host is 10 + n, and its end of the pair there is 100 + n.
 fn netns(n: u32) -> NetnsRef {
     NetnsRef { cookie: Some(100 + u64::from(n)), inode: Some(1_000 + n), nsid: Some(10 + n as i32) }
 }
@@ -32,7 +32,7 @@ impl Case {
         self.at(1, Observation::Link { netns, link });
     }
 
-    /// Containers, each with a pair to the host; `master` of the host's end.
+    /// Containers, each with a pair to the host and the master of the host's end.
     fn containers(all: impl IntoIterator<Item = (u32, Option<u32>)>) -> Self {
         let mut case = Self::pod();
         for master in [5, 6] {
@@ -67,12 +67,12 @@ impl Case {
         self
     }
 
-    /// What is found once an overlap has lasted.
+    /// The findings once an overlap has lasted.
     fn lasting(&self) -> Vec<Candidate> {
         detect(&self.0, self.0.now().plus(300 * MS), &Thresholds::default())
     }
 
-    /// A store reserves the IP for nobody that is known.
+    /// A store reserves the IP, without naming an owner.
     pub(super) fn witnessed(mut self, last: u8) -> Self {
         let key = format!("/var/lib/cni/networks/net/10.0.0.{last}");
         let (store, network) = ("host-local".to_owned(), "net".to_owned());
@@ -148,7 +148,8 @@ fn which_came_second_is_not_said_when_nobody_saw() {
     assert_eq!(found.subject.netns.unwrap().cookie, netns(1).cookie, "it was seen to come");
 }
 
-/// A quick pod's address is read before it is told of: when its sandbox was made says that it came later.
+/// A quick pod's address is read in a dump before an event reports it: the creation time of its sandbox shows that it
+/// came later.
 #[test]
 fn the_newer_one_is_ended_only_where_it_is_known() {
     let told = |created: Option<i64>| {
@@ -200,7 +201,7 @@ fn more_than_two_are_one_finding_that_names_each() {
     }
 }
 
-/// A sandbox that crash-loops gets another netns each time.
+/// A sandbox in a crash loop gets another netns each time.
 #[test]
 fn a_second_holder_that_is_made_anew_is_the_same_finding() {
     let mut case = Case::containers((1..=3).map(|n| (n, Some(5)))).both();
@@ -211,7 +212,7 @@ fn a_second_holder_that_is_made_anew_is_the_same_finding() {
     case.has(4_000, 3, 9, 24);
     let again = case.twice();
     assert_eq!((again.len(), &again[0].key), (1, &first[0].key));
-    // On another bridge it is another one.
+    // On another bridge it is another finding.
     let other = Case::containers([(1, Some(6)), (2, Some(6))]).both();
     assert_ne!(other.twice()[0].key, first[0].key);
 }
@@ -355,7 +356,7 @@ fn another_vrf_is_another_router() {
     assert_eq!(case.twice().len(), 1, "both in one");
 }
 
-/// Docker in docker: each has a bridge of its own, and the same range on it.
+/// Docker in Docker: each has a bridge of its own with the same range.
 #[test]
 fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
     let mut case = Case::pod();
@@ -378,7 +379,7 @@ fn five_hundred_overlapping_ranges_on_bridges_of_their_own_are_nothing() {
         }
     }
     assert_eq!(case.lasting(), []);
-    // They are known: two on one of these bridges would be told.
+    // They are known: two on one of these bridges are reported.
     case.there(netns(1), Link { master: Some(3), ..veth(6, 2, Some(2)) });
     case.there(netns(3_000), veth(2, 6, None));
     case.at(1, Observation::PeerNetns { netns: netns(1), nsid: 2, peer: netns(3_000) });
@@ -555,7 +556,7 @@ fn a_reservation_for_another_netns_is_no_witness() {
     assert_eq!(case.twice()[0].severity, Severity::Info);
 }
 
-/// A user may name a cgroup as a runtime would, within the user's own session.
+/// A user may name a cgroup as a runtime would, but only within the user's own session.
 #[test]
 fn a_cgroup_is_a_witness_only_where_root_made_it() {
     let severity = |slice: &str| {

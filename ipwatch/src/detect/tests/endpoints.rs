@@ -1,4 +1,4 @@
-//! Endpoints of Calico's: living pods without one, and what is left of those that are gone.
+//! Calico's endpoints: living pods without one, and endpoints of pods that no longer exist.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::*;
 use crate::fact::{Attachment, CniCommand, Endpoint, Hop, Life, Pod, Reservation, Sandbox, Scope};
 use crate::finding::Severity;
 
-/// The pod's old sandbox, of which nothing is left but its id.
+/// The pod's old sandbox, of which only the id is left.
 const OLD: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-/// As Calico named it in its first datastore.
+/// The key format of Calico's first datastore.
 const KEY: &str = "/calico/v1/host/node/workload/k8s/shop.api-0/endpoint/eth0";
 /// `printf shop.api-0 | sha1sum`.
 const DEVICE: &str = "calieb97322ec89";
@@ -44,14 +44,14 @@ fn alive() -> Vec<Observation> {
 }
 
 impl Case {
-    /// A pod as Calico makes it, that its datastore has.
+    /// A pod made by Calico, with an endpoint in its datastore.
     fn wired(store: &str) -> Self {
         let mut case = Self::unlisted(store);
         case.endpoints(12, store, vec![endpoint(store, "api-0", Some(ID))], true);
         case
     }
 
-    /// The same before its datastore has said anything.
+    /// The same pod before its datastore has reported anything.
     fn unlisted(store: &str) -> Self {
         let mut case = Self::with_runtime();
         case.at(1, Observation::Sight(SEEN));
@@ -67,7 +67,7 @@ impl Case {
         case
     }
 
-    /// A list of a datastore.
+    /// A listing of a datastore.
     fn endpoints(&mut self, ms: u64, store: &str, all: Vec<Endpoint>, complete: bool) {
         let scope = || Scope::Endpoints { store: store.into() };
         self.at(ms, Observation::Began(scope()));
@@ -76,7 +76,7 @@ impl Case {
         self.wants(ms);
     }
 
-    /// What is found once its runtime has said again that the pod lives, and its datastore that this is all.
+    /// The findings once the runtime has confirmed that the pod lives, and the datastore that its report is complete.
     fn settled(&mut self, ms: u64) -> Vec<Candidate> {
         for store in ["calico", "kubernetes"] {
             self.at(ms, Observation::EndpointsConfirmed { store: store.into() });
@@ -220,7 +220,7 @@ fn nothing_is_concluded_from_a_datastore_that_is_silent_or_anothers() {
     assert!(is_blind(&case));
     case.endpoints(141_000, "calico", Vec::new(), true);
     assert_eq!(case.settled(160_000).len(), 1, "it has none");
-    // It calls this node by another name, or is another cluster's.
+    // It knows this node by another name, or belongs to another cluster.
     let mut case = Case::unlisted("calico");
     case.well(20, "nothing is told yet");
     case.endpoints(21, "calico", Vec::new(), true);
@@ -248,7 +248,7 @@ fn the_runtime_is_asked_right_after_the_datastores_word() {
     assert!(case.wants(131_001).contains(&ask), "its word is older than the datastore's");
     case.list(131_100, alive());
     assert_eq!(case.codes_at(131_101), [Code::EndpointMissing]);
-    // Not with each word of the datastore's for as long as it stands.
+    // Not with each report of the datastore as long as the finding lasts.
     case.at(400_000, Observation::EndpointsConfirmed { store: "calico".into() });
     case.list(400_100, alive());
     case.at(402_000, Observation::EndpointsConfirmed { store: "calico".into() });
@@ -333,7 +333,7 @@ pub(super) fn an_endpoint_whose_pod_is_gone_is_context() {
     case.well(700_000, "its device is there");
 }
 
-/// A node full of pods, of which a datastore that is wiped leaves every tenth alone.
+/// A node with many pods; a wiped datastore keeps only every tenth endpoint.
 #[test]
 fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
     const PODS: u32 = 1_000;
@@ -407,8 +407,8 @@ fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
     }
 }
 
-/// R5: the DEL of an old sandbox is repeated, and takes the endpoint of the StatefulSet's new pod of that name and
-/// its IP, which the next pod is given.
+/// R5: the DEL of an old sandbox is repeated, and removes the endpoint of the StatefulSet's new pod with the same name
+/// and releases its IP, which the next pod is given.
 #[test]
 pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     let mut case = Case::wired("calico");
@@ -440,7 +440,7 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     case.call_for(100_000, 500, CniCommand::Del, OLD, Some(pod_name()));
     case.at(100_010, gone("calico"));
     case.call_ended(100_020, 500, 0);
-    // Felix unwires it: no route, no proxy ARP, so the gateway does not answer.
+    // Felix removes the routes and proxy ARP, so the gateway does not answer.
     let key = crate::fact::RouteKey {
         to: Ipv4Addr::from(IP).into(),
         prefix_len: 32,
@@ -466,7 +466,7 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     let root = Some((Code::CniDelHitsSuccessor, first.key.clone()));
     assert!(found[1..].iter().all(|one| one.caused_by == root), "{found:#?}");
 
-    // Its IP is free in the store too, and another pod on this node is given it: the second ARP entry.
+    // The IP is free in the store too, and another pod on this node is given it: the second ARP entry.
     case.at(120_000, reservation(None, "next-0"));
     let end = Link { peer: Some(2), peer_nsid: OTHER.nsid, ..link(19, "veth", B) };
     case.at(120_001, Observation::Link { netns: HOST, link: end });

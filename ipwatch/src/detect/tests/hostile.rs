@@ -1,6 +1,6 @@
-//! The cases of the other files once more, with every name in them replaced by what a stranger may choose: whatever it
-//! is, a shell gets the words of the remedy as it was written, the value is one word or a part of one, no word becomes
-//! an option, and prose stays ours.
+//! Replays the cases of the other files with every name replaced by hostile text: whatever the text is, a shell gets
+//! the words of the remedy as written, the value is one word or part of one, no word becomes an option, and prose
+//! contains nothing hostile outside of quotes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +30,7 @@ thread_local! {
     static TAPE: RefCell<Option<Vec<Line>>> = const { RefCell::new(None) };
 }
 
-/// Writes a line down, if somebody wants it.
+/// Records a line, if a recording is active.
 pub(super) fn write(line: impl FnOnce() -> Line) {
     TAPE.with_borrow_mut(|tape| {
         if let Some(tape) = tape {
@@ -39,14 +39,14 @@ pub(super) fn write(line: impl FnOnce() -> Line) {
     });
 }
 
-/// What a case does.
+/// The recording of a case.
 fn taped(case: fn()) -> Vec<Line> {
     TAPE.set(Some(Vec::new()));
     case();
     TAPE.take().unwrap_or_default()
 }
 
-/// What each case does.
+/// The recordings of all cases.
 pub(crate) fn tapes() -> Vec<Vec<Line>> {
     CASES.iter().map(|case| taped(*case)).collect()
 }
@@ -111,7 +111,7 @@ const CASES: &[fn()] = &[
     of_docker,
 ];
 
-/// A pod that hangs in what its look shows.
+/// A pod that hangs as its look shows.
 fn hangs(look: Look) {
     let mut case = Case::pod();
     case.killed(1_000);
@@ -175,7 +175,7 @@ fn forgotten() {
     assert!(found.iter().any(|one| one.code == Code::IpHeldByDeadSandbox), "{found:#?}");
 }
 
-/// The same of a container of docker's that is dead.
+/// A dead container of Docker's.
 fn of_docker() {
     let mut case = Case::pod();
     case.source("docker", SourceStatus::Active);
@@ -198,16 +198,16 @@ fn of_docker() {
     assert!(found.iter().any(|one| super::lines(one).contains("docker rm ")), "{found:#?}");
 }
 
-/// Texts of ours, by their fact and their place in it. All others are strangers'.
+/// Texts from trusted sources, by their fact and their place in it. All others are untrusted.
 const OURS: &[&str] = &[
-    // Which boot it is: the kernel's.
+    // The boot id comes from the kernel.
     "boot.boot_id",
-    // Which sources there are says the daemon itself.
+    // The daemon itself names its sources.
     "source.name",
     "source_gone.name",
 ];
 
-/// Does something with each text in a fact that is not ours, by its place.
+/// Calls `then` with each untrusted text in a fact, and its place.
 fn texts_of(fact: &Fact, then: &mut dyn FnMut(&str, &mut String)) -> Value {
     let mut value = serde_json::to_value(fact).unwrap();
     let what = value["what"].as_str().unwrap().to_owned();
@@ -228,7 +228,7 @@ fn texts(value: &mut Value, place: &str, then: &mut dyn FnMut(&str, &mut String)
     }
 }
 
-/// Places in which only certain words can stand (an IP, a kind, a state): with another one it is no fact.
+/// Places that allow only certain words (an IP, a kind, a state): with another word the fact is invalid.
 #[derive(Default)]
 struct Typed(BTreeSet<String>);
 
@@ -249,7 +249,7 @@ impl Typed {
     }
 }
 
-/// Every name that a fact has: whole texts, and the parts of paths.
+/// Every name in a fact: whole texts, and the parts of paths.
 fn names(fact: &Fact, typed: &Typed, found: &mut BTreeSet<String>) {
     texts_of(fact, &mut |place, text| {
         if !typed.0.contains(place) {
@@ -261,7 +261,7 @@ fn names(fact: &Fact, typed: &Typed, found: &mut BTreeSet<String>) {
     });
 }
 
-/// A fact in other words.
+/// A fact with its names replaced.
 fn reworded(fact: &Fact, typed: &Typed, words: &BTreeMap<String, String>) -> Option<Fact> {
     let value = texts_of(fact, &mut |place, text| {
         if !typed.0.contains(place) {
@@ -271,18 +271,18 @@ fn reworded(fact: &Fact, typed: &Typed, words: &BTreeMap<String, String>) -> Opt
     serde_json::from_value(value).ok()
 }
 
-/// What a case finds in the words that were meant.
+/// The findings of a case with the original names.
 pub(super) fn as_meant(tape: &[Line]) -> Vec<Candidate> {
     play(tape, &Typed::default(), &BTreeMap::new())
 }
 
-/// What a case finds.
+/// The findings of a case with replaced names.
 fn play(tape: &[Line], typed: &Typed, words: &BTreeMap<String, String>) -> Vec<Candidate> {
     let (mut map, mut found) = (NodeMap::new(false), Vec::new());
     for line in tape {
         match line {
             Line::Fact(fact) => {
-                // What no fact can be, no source tells.
+                // An invalid fact is skipped, because no source can report it.
                 reworded(fact, typed, words).iter().for_each(|fact| map.apply(fact));
             }
             Line::Agenda(now, thresholds) => drop(map.agenda(*now, thresholds)),
@@ -294,7 +294,7 @@ fn play(tape: &[Line], typed: &Typed, words: &BTreeMap<String, String>) -> Vec<C
     found
 }
 
-/// The words of a command. The finding's own id is made of the names, and stands as `ID`.
+/// The words of a command, with `ID` for the finding's own id, which is derived from the names.
 fn shape(one: &Candidate, step: &Step) -> Option<Shape> {
     let (command, id) = (step.command.as_ref()?, finding_id(one.code, &one.key));
     let words = |run: &crate::remedy::Run| {
@@ -303,12 +303,12 @@ fn shape(one: &Candidate, step: &Step) -> Option<Shape> {
     Some(command.runs().iter().map(words).collect())
 }
 
-/// Prose without what it quotes.
+/// Text without its quoted parts.
 pub(super) fn bare(text: &str) -> String {
     text.split('"').step_by(2).collect::<Vec<_>>().join("\"\"")
 }
 
-/// Every line that is told of it, by whatever output: those that are prose, and those that end in a command.
+/// Every line that any output has about the finding: lines of prose, and lines that end in a command.
 fn lines(found: &Candidate) -> [Vec<String>; 2] {
     let finding = Finding {
         code: found.code,
@@ -321,7 +321,7 @@ fn lines(found: &Candidate) -> [Vec<String>; 2] {
         steps: found.remediation.iter().map(contract::Step::from).collect(),
         ..crate::testing::finding("k3f9")
     };
-    // The impact stands at the beginning of a line in tables and in fields of the journal.
+    // The impact begins a line in tables and in fields of the journal.
     let impact = [format!("THEN   {}", finding.impact), finding.impact.clone()];
     let mut lines = vec![crate::cli::title(&finding)];
     lines.extend(impact);
@@ -338,7 +338,7 @@ fn lines(found: &Candidate) -> [Vec<String>; 2] {
     [lines, with_command]
 }
 
-/// What the steps of a finding look like with the names that were meant.
+/// The steps of the findings with the original names.
 #[derive(Default)]
 struct Templates {
     codes: BTreeSet<Code>,
@@ -346,16 +346,16 @@ struct Templates {
     lines: BTreeSet<String>,
 }
 
-/// Fields that say of what kind a thing is.
+/// Fields that name the kind of a thing.
 const KINDS: &[&str] = &[".runtime", ".store"];
 
-/// Each name is made worse alone in one of so many ways.
+/// Each name is also replaced alone, in one of this many ways.
 const ALONE: usize = 9;
 
 struct Scene {
     tape: Vec<Line>,
     names: Vec<String>,
-    /// What tells a detector whom a thing is of: in other words much is not found at all.
+    /// Names that tell a detector what a thing is: with these replaced, many findings disappear.
     kinds: BTreeSet<String>,
 }
 
@@ -365,19 +365,19 @@ struct World {
     templates: Templates,
 }
 
-/// What was told in other words.
+/// The results with replaced names.
 #[derive(Default)]
 struct Told {
-    /// Commands that have a stranger's word in them.
+    /// Commands that contain an untrusted word.
     commands: Vec<(Code, Command)>,
-    /// Every line that is not told in the words that were meant as well.
+    /// Lines that do not also appear with the original names.
     lines: BTreeSet<String>,
-    /// Lines in which a stranger's words stand outside of quotes.
+    /// Lines with untrusted words outside of quotes.
     bare: BTreeSet<String>,
 }
 
 impl Told {
-    /// A shell runs what was meant, and of what is said nothing.
+    /// Checks that a shell runs the commands as intended, and nothing of the prose.
     #[track_caller]
     fn check(self) {
         let bare: Vec<&String> = self.bare.iter().step_by(self.bare.len() / 40 + 1).collect();
@@ -426,8 +426,8 @@ impl World {
         Self { scenes, typed, templates }
     }
 
-    /// Plays a case in other words and holds what is found against what was meant. Adds to `told` what a shell is to
-    /// read.
+    /// Replays a case with replaced names and compares the findings with the templates. Adds to `told` what a shell
+    /// must check.
     fn hold(&self, scene: &Scene, words: &BTreeMap<String, String>, told: &mut Told) {
         let pairs: Vec<(&str, &str)> =
             words.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -435,7 +435,7 @@ impl World {
             let shapes = self.templates.commands.get(&one.code).map_or(&[][..], Vec::as_slice);
             for step in &one.remediation {
                 let Some(shape) = shape(one, step) else { continue };
-                // Texts decide which command is told as well: one that none of them is in is ours.
+                // Texts also decide which command is given: a command without any of them is trusted.
                 let meant = is_free(&shape, words)
                     || shapes.iter().any(|template| is_shaped(&shape, template, &pairs));
                 assert!(meant, "{}: {shape:#?}\nby {words:#?}\nof {shapes:#?}", one.code);
@@ -451,7 +451,7 @@ impl World {
     }
 }
 
-/// Whether no word of it has a stranger's value in it.
+/// Whether no word contains an untrusted value.
 fn is_free(shape: &Shape, words: &BTreeMap<String, String>) -> bool {
     let has = |value: &String| {
         value.len() > 2 && shape.iter().flatten().any(|word| word.contains(value.as_str()))
@@ -459,10 +459,10 @@ fn is_free(shape: &Shape, words: &BTreeMap<String, String>) -> bool {
     !words.values().any(has)
 }
 
-/// What our own words never hold: a value with one of these in it is told from them.
+/// Characters that trusted words never contain: a value with one of them is recognised as untrusted.
 const TELLING: &str = "\"'$`|&<>#\\;~*!{} ";
 
-/// Outside of quotes nothing of a stranger's stands.
+/// Whether nothing untrusted stands outside of quotes.
 fn is_ours(text: &str, words: &BTreeMap<String, String>) -> bool {
     let bare = bare(text);
     let odd = |c: char| TELLING.contains(c) || c.is_control() || !c.is_ascii();
@@ -479,7 +479,7 @@ fn a_stranger_gets_one_word_and_no_option() {
     let mut told = Told::default();
     for scene in &world.scenes {
         for (at, way) in WAYS.iter().enumerate() {
-            // All at once, and some alone: what is refused of one hides the others.
+            // All names at once, and some alone, because rejecting one name hides the others.
             let all = scene.names.iter().filter(|name| !scene.kinds.contains(*name));
             let all = all.map(|name| (name.clone(), worse(name, way))).collect();
             let each = scene.names.iter().skip(at % ALONE).step_by(ALONE);
@@ -489,7 +489,7 @@ fn a_stranger_gets_one_word_and_no_option() {
             }
         }
     }
-    // It can fail: strangers' words do come into commands and lines.
+    // Shows that the test can fail: untrusted words do get into commands and lines.
     let codes: BTreeSet<Code> = told.commands.iter().map(|(code, _)| *code).collect();
     assert!(codes.len() >= 10 && told.commands.len() > 200, "{codes:?}");
     assert!(told.lines.len() > 2_000, "{}", told.lines.len());
@@ -501,7 +501,7 @@ fn any_text_is_one_word_and_no_option() {
     let world = World::new();
     let config = Config { cases: 4, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    // Every case in each run, in words of its own.
+    // Every case in each run, with names of its own.
     let run = runner.run(&prop::collection::vec(any_text(), 512), |values| {
         let mut told = Told::default();
         let mut values = values.iter().cycle().cloned();

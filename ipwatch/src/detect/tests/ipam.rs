@@ -1,4 +1,4 @@
-//! The stores against the kernel: what is free and held, and handed out twice.
+//! The stores against the kernel: IPs that are free and held, and IPs that are handed out twice.
 
 use super::sandboxes::{ID, PATH, mount_of, other, pod_name, sandbox};
 use super::*;
@@ -29,18 +29,18 @@ pub(super) fn reservation(last: u8, id: &str) -> Reservation {
 }
 
 impl Case {
-    /// A pod that containerd knows, with its IP reserved in host-local, of which all is read.
+    /// A pod that containerd knows, with its IP reserved in host-local; all sources have been read.
     pub(super) fn reserved() -> Self {
         let mut case = Self::with_runtime();
         case.source("host-local", SourceStatus::Active);
         case.at(1, Observation::Sight(SEEN));
-        // That it has pods is known from its second list on.
+        // From the second listing on, the runtime is known to have pods.
         case.list(11, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
         case.store(12, vec![Observation::Reservation(reservation(5, ID))]);
         case
     }
 
-    /// A whole list of host-local's.
+    /// A complete listing of host-local.
     pub(super) fn store(&mut self, ms: u64, all: Vec<Observation>) {
         let scope = Scope::Reservations { store: "host-local".into() };
         self.at(ms, Observation::Began(scope.clone()));
@@ -129,7 +129,7 @@ impl Case {
         );
     }
 
-    /// The pod's processes and its netns have gone.
+    /// The pod's processes and its netns have ended.
     pub(super) fn gone(&mut self, ms: u64) {
         self.at(ms, Observation::TaskReleased { task: KEY });
         self.at(ms, Observation::NetnsGone { netns: POD });
@@ -160,7 +160,7 @@ pub(super) fn an_ip_that_is_freed_while_it_is_held_is_told_within_a_second() {
     assert_eq!(case.codes_at(3_001), [], "it was given back");
 }
 
-/// Whoever has an IP of the range up in a netns of his own is not the pod that it was reserved for.
+/// An untrusted netns with an IP of the range is not the pod that the IP was reserved for.
 #[test]
 fn an_ip_that_a_stranger_has_too_is_not_held_by_the_pod() {
     let stranger = NetnsRef { cookie: Some(88), inode: Some(880), nsid: None };
@@ -344,7 +344,7 @@ fn a_release_makes_its_cause_urgent() {
     assert_eq!(found[1].caused_by, Some((found[0].code, found[0].key.clone())));
 }
 
-/// The pod has `n` IPs that were reserved for it and are not any more.
+/// The pod has `n` IPs that were reserved for it and are released.
 fn released(n: u16) -> Case {
     let mut case = Case::reserved();
     for n in 0..n {

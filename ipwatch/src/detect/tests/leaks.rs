@@ -86,7 +86,7 @@ fn an_ip_that_terway_keeps_for_a_pod_that_may_come_back_is_no_leak() {
     assert_eq!(case.codes_at(663_001), [Code::IpamReservationLeaked]);
 }
 
-/// Without any runtime.
+/// A node without any runtime.
 fn alone() -> Case {
     let mut case = Case::pod();
     case.source("runtime", SourceStatus::Disabled);
@@ -199,7 +199,7 @@ pub(super) fn a_range_that_is_low_stays_so_while_a_pod_comes_and_goes() {
     assert_eq!(case.codes_at(14), [], "a fixed address is meant to be taken");
 }
 
-/// `podman rm` takes the address off, and lets go of the reservation 10 to 240 ms later.
+/// `podman rm` removes the address, and releases the reservation 10 to 240 ms later.
 #[test]
 fn an_ip_that_goes_shortly_before_its_reservation_is_no_leak() {
     let gone = || {
@@ -224,7 +224,7 @@ fn an_ip_that_goes_shortly_before_its_reservation_is_no_leak() {
     assert_eq!(case.codes_at(630_700), [Code::IpamReservationLeaked], "it stayed");
 }
 
-/// As on every node that changed its CNI.
+/// The usual state after a node changed its CNI.
 #[test]
 fn what_is_reserved_where_nobody_hands_out_is_information() {
     let leaked = |range: bool, alive: bool| {
@@ -246,7 +246,7 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
     assert_eq!(leaked(false, false), (Severity::Info, true));
 }
 
-/// What leaked in the pod's network.
+/// The leak of the pod's network.
 fn leaked(found: &[Candidate]) -> &Candidate {
     let mut all = found.iter().filter(|one| one.code == Code::IpamReservationLeaked);
     let one = all.next().expect("a leak");
@@ -254,7 +254,7 @@ fn leaked(found: &[Candidate]) -> &Candidate {
     one
 }
 
-/// These have leaked, of a range that ends with `last`.
+/// These IPs have leaked, from a range that ends with `last`.
 fn of_one_cause(last: u8, leaked: std::ops::Range<u8>) -> Case {
     let mut case = Case::reserved();
     case.range(13, 2, last);
@@ -327,7 +327,7 @@ fn of_many_leaks_the_oldest_are_listed_and_the_others_counted() {
     assert!(text(all).contains("and 40 more, of which each of these is true"), "{}", text(all));
 }
 
-/// Whoever reads it compares it with what kubelet, dockerd or podman has logged.
+/// So that it can be compared with what kubelet, dockerd or podman has logged.
 #[test]
 fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
     for (store, error) in [

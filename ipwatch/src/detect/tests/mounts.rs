@@ -1,4 +1,4 @@
-//! File systems of dead containers that stay mounted in somebody else's mount namespace.
+//! File systems of dead containers that stay mounted in another mount namespace.
 
 use super::sandboxes::{APP, ID, PATH, UID, mount_of, sandbox};
 use super::*;
@@ -104,8 +104,8 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
     assert!(!case.codes().contains(&Code::MountLeakBlocksRemoval), "{:?}", case.codes());
 }
 
-/// An agent that mounts `/` copies every mount of a netns there is. Where it is still mounted elsewhere too, the agent
-/// is not why it has leaked.
+/// An agent that mounts `/` copies every mount of a netns. If the netns is still mounted elsewhere too, the agent is
+/// not the cause of the leak.
 #[test]
 fn a_leaked_netns_follows_from_an_agents_mounts_only_where_nothing_else_holds_it() {
     for (elsewhere, follows) in [(false, true), (true, false)] {

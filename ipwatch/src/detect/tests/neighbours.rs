@@ -1,4 +1,4 @@
-//! Two MACs for one IP: which are in conflict, and which only look like it.
+//! Two MACs for one IP: which are in conflict, and which only appear to be.
 
 use super::*;
 use crate::fact::{Claim, ClaimKind, Mac, Neighbour};
@@ -7,7 +7,6 @@ use crate::finding::Severity;
 pub(super) const A: Mac = Mac([2, 0, 0, 0, 0, 0xa]);
 pub(super) const B: Mac = Mac([2, 0, 0, 0, 0, 0xb]);
 const C: Mac = Mac([2, 0, 0, 0, 0, 0xc]);
-/// The MAC of the node's bridge.
 const BRIDGE: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const OTHER: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
 const THIRD: NetnsRef = NetnsRef { cookie: Some(9), inode: Some(90), nsid: Some(5) };
@@ -33,18 +32,18 @@ pub(super) fn neighbour(ifindex: u32, ip: [u8; 4], mac: Option<Mac>, state: u16)
     Neighbour { ifindex, ip, mac, state, claimed: None, admin: false }
 }
 
-/// Facts about the host's bridge `cni0`, on which the pod is by a veth, with MAC A, and has the IP.
+/// Facts about the host's bridge `cni0`, to which the pod is connected by a veth with MAC A.
 struct Wire(Case);
 
 impl Wire {
-    /// The pod has MAC A and no address; nobody has the IP.
+    /// Only the bridge; nobody has the IP.
     fn bare() -> Self {
         let mut case = Case::bare();
         case.at(2, Observation::Link { netns: HOST, link: link(CNI0, "bridge", BRIDGE) });
         Self(case)
     }
 
-    /// A pod on the bridge with this MAC; its device is number 2.
+    /// A pod on the bridge with this MAC; its device has the index 2.
     fn pod(&mut self, ms: u64, netns: NetnsRef, mac: Mac) {
         let port = netns.inode.unwrap();
         let end = Link {
@@ -77,12 +76,12 @@ impl Wire {
         self.0.at(ms, Observation::Neighbour { netns: HOST, neighbour });
     }
 
-    /// The bridge's entry for the IP takes this MAC.
+    /// The bridge's entry for the IP accepts this MAC.
     fn takes(&mut self, ms: u64, mac: Mac) {
         self.entry(ms, neighbour(CNI0, IP, Some(mac), REACHABLE));
     }
 
-    /// It refuses this one, and stays with the other.
+    /// The bridge's entry rejects `mac`, and keeps `stays`.
     fn refuses(&mut self, ms: u64, mac: Mac, stays: Mac) {
         let lost = Neighbour { claimed: Some(mac), ..neighbour(CNI0, IP, Some(stays), REACHABLE) };
         self.entry(ms, lost);
@@ -142,7 +141,7 @@ pub(super) fn a_refused_answer_is_a_conflict_and_both_are_named() {
     assert_eq!(found.observed, BootNs(1_002 * MS), "both still have it");
 }
 
-/// Netlink was read before the probe's ring buffer, and says how the entry was after both answers.
+/// Netlink was read before the probe's ring buffer, and reports the entry after both answers.
 #[test]
 fn answers_count_that_are_told_after_netlinks_word_of_later() {
     let mut wire = Wire::two();
@@ -200,7 +199,7 @@ fn one_that_is_not_on_this_node_is_said_to_be_elsewhere_and_heard_again_or_forgo
 fn a_refused_answer_alone_is_the_next_owner_of_the_ip() {
     let mut wire = Wire::bare();
     wire.takes(1_000, A);
-    // A is gone; its entry changes by itself for the last time, and B asks for somebody else.
+    // A has ended; its entry changes for the last time, and B asks for another IP.
     wire.refuses(6_000, B, A);
     wire.none(6_001, "A was not heard for seconds");
     wire.takes(8_000, B);
@@ -280,7 +279,7 @@ fn an_announcement_of_ours_counts_if_we_keep_the_ip() {
     wire.address(4, POD, IP);
     wire.packet(1_000, IP, B, ClaimKind::Announcement);
     wire.none(1_500, "it may be handed over");
-    // The daemon looks again when it says so.
+    // The daemon looks again when the agenda says so.
     let mut now = BootNs(1_500 * MS);
     while wire.found(now.0 / MS).is_empty() && now < BootNs(10_000 * MS) {
         now = wire.0.0.agenda(now, &Thresholds::default()).next.unwrap();
@@ -408,7 +407,7 @@ pub(super) fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes(
     assert_eq!(wire.only(500_000).observed, BootNs(500_000 * MS), "it stands");
     wire.0.at(500_001, Observation::AddressGone { netns: POD, key });
     wire.none(500_002, "gone");
-    // By netlink's flag alone.
+    // From netlink's flag alone.
     let mut wire = Wire::bare();
     wire.pod(3, POD, A);
     let address = Address { key, scope: Some(0), flags: Some(0x48) };
@@ -416,7 +415,7 @@ pub(super) fn a_failed_duplicate_detection_is_a_conflict_until_the_address_goes(
     assert!(proof(&wire.only(5)).contains("unknown is not on this node"));
 }
 
-/// Another ipwatch on the node makes one, to see that its probes tell of it.
+/// Another ipwatch on the node creates a duplicate to check that its probes report it.
 #[test]
 fn a_canarys_duplicate_is_no_conflict() {
     let failed = |ip: &str| {
@@ -484,7 +483,7 @@ fn of_more_conflicts_than_are_told_none_is_over() {
     wire.0.0.1.get_mut().steps = Steps::Asked;
     let heard = |wire: &mut Wire, n: u16| {
         let [c, d] = n.to_be_bytes();
-        // Who asks as the IP is no proxy.
+        // A MAC that requests the IP is no proxy.
         for kind in [ClaimKind::Request, ClaimKind::Reply] {
             wire.packet(1_000, [10, 1, c, d], A, kind);
             wire.packet(1_000, [10, 1, c, d], B, kind);
@@ -530,7 +529,7 @@ fn an_ip_that_is_no_pods_and_not_the_nodes_is_the_lans_affair() {
     assert_eq!(answered(own), Severity::Warning, "the node has it");
 }
 
-/// Each of them, and its neighbour in number that is a card's own.
+/// Each group's MAC, and a similar MAC that belongs to a card.
 #[test]
 fn macs_of_first_hop_redundancy_are_no_conflict() {
     let cases = [

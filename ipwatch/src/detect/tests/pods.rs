@@ -5,7 +5,7 @@ use super::*;
 use crate::fact::{Life, Pod, PodName, Scope};
 use crate::finding::Severity;
 
-/// Of [`other`]'s pod.
+/// The uid of [`other`]'s pod.
 const OTHER: &str = "00000000-0000-4000-8000-000000000001";
 
 pub(super) fn pod(uid: &str) -> Pod {
@@ -34,7 +34,7 @@ impl Case {
         case
     }
 
-    /// A whole list of the API server's.
+    /// A complete listing of the API server.
     pub(super) fn pods(&mut self, ms: u64, pods: Vec<Pod>) {
         self.at(ms, Observation::Began(Scope::Pods));
         pods.into_iter().for_each(|pod| self.at(ms, Observation::Pod(pod)));
@@ -144,7 +144,7 @@ fn one_that_was_asked_to_end_has_the_time_it_was_given() {
     case.list(31_001, alive());
     let text = &case.one().evidence[0].text;
     assert!(text.contains("1970-01-01T00:00:01.000Z without any grace"), "{text}");
-    // What says no grace has none.
+    // A pod with a grace of 0 gets none.
     let mut case = Case::with_api(vec![Pod { grace: Some(0), ..pod(UID) }]);
     case.deleted(1_000);
     case.list(31_001, alive());

@@ -1,5 +1,5 @@
-//! Calico's pools: the whole cluster's, of which a node knows by whom its own IPs are taken, and of all the others how
-//! many they are.
+//! Calico's pools: they belong to the whole cluster; a node knows the owners of its own IPs, and of the others only
+//! their number.
 
 use super::ipam::ip;
 use super::sandboxes::{ID, sandbox};
@@ -16,7 +16,7 @@ fn block(n: u8, taken: Option<u32>) -> Observation {
     Observation::Block(Block { store: "calico".into(), key, first: Some(ip(n * 4)), taken })
 }
 
-/// A pool of a /26 in blocks of four: one is this node's, with one IP for its pod, and those of others are full.
+/// A pool of a /26 in blocks of four: one block is this node's, with one IP for its pod; the others are full.
 fn full(others: u8) -> Case {
     let mut case = Case::with_runtime();
     for name in ["calico", "calico-pools"] {
@@ -131,7 +131,7 @@ pub(super) fn a_full_pool_beside_one_with_room_is_context() {
     let severities = |case: &mut Case, ms| -> Vec<Severity> {
         exhausting(case, ms).into_iter().map(|found| found.severity).collect()
     };
-    // Until nobody knows whether it has, or that is full too.
+    // Until its usage is unknown, or it is full too.
     case.at(1_003, block(20, None));
     assert_eq!(severities(&mut case, 1_003), [Severity::Critical]);
     (16..32).for_each(|n| case.at(1_003, block(n, Some(4))));
@@ -172,7 +172,7 @@ fn what_is_taken_is_unknown_while_a_block_is() {
     assert_eq!((exhausting(&mut case, 1_010).len(), is_blind(&case)), (1, true), "of new pools");
 }
 
-/// Another node's pod is reserved for another node: that nothing here says so means nothing.
+/// Another node's reservations are not visible here: their absence means nothing.
 #[test]
 fn an_ip_of_a_pool_that_is_not_known_to_be_reserved_is_nobodys_fault() {
     let mut case = full(1);

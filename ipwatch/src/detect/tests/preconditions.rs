@@ -1,4 +1,4 @@
-//! What every command that changes something stands behind, in whatever case it is told.
+//! Checks that every command that changes something has a precondition, in every case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use super::*;
 use crate::finding::finding_id;
 use crate::remedy::{Command, NEVER, Run};
 
-/// What the cases find, in the names that were meant.
+/// The findings of all cases with the original names.
 fn found() -> Vec<Candidate> {
     tapes().iter().flat_map(|tape| as_meant(tape)).collect()
 }
 
-/// Programs that say by their status whether something is still as it was.
+/// Whether the first run is a program whose status tells if something is unchanged.
 fn asks(runs: &[Run]) -> bool {
     let piped = runs.iter().position(|run| !run.pipe).map_or(runs.len(), |last| last + 1);
     let says = |run: &Run| match &*run.argv[0] {
@@ -60,7 +60,7 @@ fn whatever_changes_something_has_its_precondition_in_front() {
     }
 }
 
-/// Finding by finding: that another one is open about the same IP is no reason.
+/// Another open finding about the same IP is no precondition.
 #[test]
 fn a_precondition_asks_for_its_own_finding() {
     let mut others = BTreeSet::new();
@@ -77,8 +77,8 @@ fn a_precondition_asks_for_its_own_finding() {
     assert!(others.is_empty(), "{others:#?}");
 }
 
-/// What ends a process or a container, or keeps pods from a node, has no other proof that something is still wrong: a
-/// process may be the same one, and its container alive to its runtime again.
+/// A command that ends a process or a container, or cordons a node, must check its finding: nothing else proves that
+/// something is still wrong, because the process may be the same and its container known to its runtime again.
 #[test]
 fn what_ends_something_asks_for_its_finding() {
     let mut others = BTreeSet::new();
@@ -102,7 +102,7 @@ fn what_ends_something_asks_for_its_finding() {
     assert_eq!(ends.len(), 4, "{ends:?}");
 }
 
-/// What prose tells to do by hand has its condition in it, and is no command to be pasted.
+/// Advice in prose must state its condition, and must not look like a command to paste.
 #[test]
 fn what_is_done_by_hand_says_on_which_condition() {
     const HARM: &[&str] = &[
@@ -137,7 +137,7 @@ fn what_is_done_by_hand_says_on_which_condition() {
     assert!(loose.is_empty(), "{loose:#?}");
 }
 
-/// `crictl` asks one runtime, by CRI: of a container of docker's or podman's it knows nothing.
+/// `crictl` queries one runtime, by CRI: it does not know containers of Docker or Podman.
 #[test]
 fn crictl_is_told_only_of_what_a_cri_runtime_has() {
     let asked = |found: Vec<Candidate>| {
@@ -166,7 +166,7 @@ fn crictl_is_told_only_of_what_a_cri_runtime_has() {
     }
 }
 
-/// Whatever is exactly one of these words.
+/// Replaces every text that is exactly one of these words.
 fn renamed(value: &mut Value, words: &BTreeMap<String, String>) {
     match value {
         Value::Object(object) => object.values_mut().for_each(|value| renamed(value, words)),

@@ -1,4 +1,4 @@
-//! What each proof is worth: the table of docs/confidence.md.
+//! The effect of each proof on a grace: the table of docs/confidence.md.
 
 use super::ipam::*;
 use super::pods::pod;
@@ -6,7 +6,7 @@ use super::sandboxes::{ID, UID, mount_of, other, sandbox};
 use super::*;
 use crate::fact::{Life, Sandbox, Sight};
 
-/// What is proven (nothing is left in the kernel, no call, no pod), and what remains of a grace of 30 s, in ms.
+/// The proofs (nothing left in the kernel, no call, no pod), and the remainder of a grace of 30 s, in ms.
 const TABLE: [((bool, bool, bool), u64); 8] = [
     ((false, false, false), 30_000),
     ((true, false, false), 10_000),
@@ -17,16 +17,16 @@ const TABLE: [((bool, bool, bool), u64); 8] = [
     ((false, true, true), 3_000),
     ((true, true, true), 0),
 ];
-/// The sandbox is gone by then.
+/// When the sandbox is removed, in ms.
 const GONE: u64 = 2_000;
 
-/// Of a sandbox that has no netns.
+/// A sandbox without a netns.
 fn bare() -> Observation {
     let alive = sandbox(Life::Alive, "Ready");
     Observation::Sandbox(Sandbox { id: NEW.into(), netns_path: None, pid: None, ..alive })
 }
 
-/// Calls are seen or not; the pod was deleted, or nobody asks for it.
+/// `calls`: calls are observed; `no_pod`: the pod was deleted, otherwise pods are not queried.
 fn case(calls: bool, no_pod: bool) -> Case {
     let mut case = Case::reserved();
     if !calls {
@@ -48,7 +48,7 @@ fn each_proof_shortens_the_grace_of_a_reservation() {
         if empty {
             case.gone(1_500);
         } else {
-            // One whose netns nobody ever saw.
+            // A sandbox whose netns was never seen.
             case.reserve(900, 9, NEW);
             case.list(1_000, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready")), bare()]);
         }
@@ -146,7 +146,7 @@ fn what_may_still_clean_up_keeps_its_grace() {
     living.list(GONE, other());
     living.list(GONE + 2_990, other());
     assert!(!living.codes_at(GONE + 2_991).contains(&Code::IpamReservationLeaked));
-    // A DEL that has just ended: its runtime goes on.
+    // A DEL that has just ended: its runtime continues.
     let mut ended = case(true, true);
     ended.call(1_000, 500, crate::fact::CniCommand::Del, ID);
     ended.gone(1_500);
@@ -156,7 +156,7 @@ fn what_may_still_clean_up_keeps_its_grace() {
     assert!(!ended.codes_at(5_901).contains(&Code::IpamReservationLeaked), "two seconds ago");
     ended.list(6_100, other());
     assert!(ended.codes_at(6_101).contains(&Code::IpamReservationLeaked));
-    // Nobody runs a plugin for it: that none runs proves nothing.
+    // No plugin is run for it: that none is running proves nothing.
     let mut docker = Case::with_runtime();
     docker.at(1, Observation::Sight(SEEN));
     docker.empty(1_500);
@@ -167,7 +167,7 @@ fn what_may_still_clean_up_keeps_its_grace() {
     assert!(!docker.codes().contains(&Code::NetnsLeaked));
     docker.searched(GONE + 10_100, &holders);
     assert!(docker.codes().contains(&Code::NetnsLeaked), "the search alone is a proof");
-    // A netns without an IP hurts nobody, and dockerd takes half a minute.
+    // A netns without an IP is not urgent, and dockerd takes half a minute.
     let mut without = case(true, true);
     let address = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
     without.at(1_000, Observation::AddressGone { netns: POD, key: address });

@@ -1,4 +1,4 @@
-//! What is left of sandboxes that are dead to their runtime.
+//! Leftovers of sandboxes that are dead according to their runtime.
 
 use super::*;
 use crate::contract::HolderKind;
@@ -47,7 +47,7 @@ impl Case {
         case
     }
 
-    /// A whole list of containerd's.
+    /// A complete listing of containerd.
     pub(super) fn list(&mut self, ms: u64, all: Vec<Observation>) {
         let scope = Scope::Runtime { runtime: "containerd".into() };
         self.at(ms, Observation::Began(scope.clone()));
@@ -120,7 +120,7 @@ fn the_runtime_is_asked_again_before_anything_is_said() {
     assert!(case.wants(91_701).contains(&ask), "now and then, as long as it stands");
 }
 
-/// A node that is busy answers late. That must not cost a minute.
+/// A busy node answers late; that must not cost a minute.
 #[test]
 fn a_first_look_that_comes_late_is_followed_by_a_second() {
     let mut case = Case::with_runtime();
@@ -182,7 +182,7 @@ pub(super) fn a_pod_of_kubelets_that_every_runtime_denies_is_found_but_nobody_el
     assert_eq!(denied("/user.slice".into()), [], "a person's");
 }
 
-/// Another pod: this runtime is a kubelet's.
+/// Another pod, which shows that this runtime is a kubelet's.
 pub(super) fn other() -> Vec<Observation> {
     let pod = PodName { name: "other-0".into(), ..pod_name() };
     let id = format!("1{}", &ID[1..]);
@@ -213,7 +213,7 @@ fn a_runtime_that_has_no_pods_denies_nothing() {
 fn a_visitor_does_not_make_a_netns_his_sandboxs() {
     let mut case = Case::pod();
     case.source("containerd", SourceStatus::Active);
-    // A CNI daemon of the host's network enters it first.
+    // A CNI daemon of the host's network enters the netns first.
     let daemon = Sandbox {
         id: APP.into(),
         host_network: true,
@@ -336,7 +336,7 @@ fn a_search_that_could_not_read_everything_proves_no_leak() {
 
 #[test]
 fn a_netns_of_nobody_is_never_leaked() {
-    // `ip netns add`, a pool of a build: nothing says that a kubelet had it made.
+    // `ip netns add`, a pool of a build: no evidence that a kubelet requested it.
     let mut case = Case::pod();
     case.source("containerd", SourceStatus::Active);
     case.at(3, Observation::Holder { netns: POD, holder: mount_of("/run/netns/blue", 1, 1) });
@@ -418,7 +418,7 @@ pub(super) fn a_worker_without_progress_is_found_and_one_that_gets_on_is_not() {
     let mut case = Case::pod();
     assert!(case.wants(20).contains(&Request::Cleanup), "one look at the start");
     case.at(30, Observation::Cleanup { worker: worker() });
-    // Queued behind it, as a walk tells.
+    // Queued behind it, as a walk reports.
     let queued = Observation::NetnsDying { netns: NetnsRef::cookie(99) };
     case.0.apply(&Fact { at: BootNs(20_000 * MS), origin: Origin::Snapshot, what: queued });
     case.at(31_000, Observation::Cleanup { worker: worker() });
@@ -488,7 +488,7 @@ pub(super) fn sandboxes_that_come_and_go_are_a_loop_and_a_pod_made_anew_is_none(
     assert_eq!(attempts(&["u"; 3]), [], "a restart of the node");
 }
 
-/// cAdvisor's `/:/rootfs:ro` pins Docker's file of a netns for half a minute: nothing has an address there.
+/// cAdvisor's `/:/rootfs:ro` pins Docker's file of a netns for half a minute: no address is up there.
 #[test]
 fn a_leaked_netns_without_an_address_is_information() {
     for (gone, severity) in [(false, Severity::Warning), (true, Severity::Info)] {

@@ -14,7 +14,7 @@ const PERMANENT: u16 = 0x80;
 /// The node's end of the pod's pair.
 const CALI: u32 = 9;
 
-/// A pair, a route to the IP in it, a gateway that is nobody's.
+/// A pair, a route to the IP through it, and a gateway that no device has.
 fn wired() -> Case {
     let mut case = Case::pod();
     let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", B) };
@@ -28,7 +28,7 @@ fn wired() -> Case {
     case
 }
 
-/// The pod, by the CNI result cache.
+/// The pod, in the CNI result cache.
 pub(super) fn attachment() -> Attachment {
     Attachment {
         container_id: ID.into(),
@@ -41,7 +41,7 @@ pub(super) fn attachment() -> Attachment {
     }
 }
 
-/// The same as Calico makes it for a pod.
+/// A pod as Calico makes it.
 fn calico() -> Case {
     let mut case = wired();
     case.at(2, Observation::Attachment(attachment()));
@@ -55,7 +55,7 @@ pub(super) fn route(netns: NetnsRef, to: [u8; 4], prefix_len: u8, hop: Hop) -> O
 }
 
 impl Case {
-    /// Netlink's word on an entry.
+    /// Netlink reports an entry.
     fn entry(
         &mut self,
         ms: u64,
@@ -209,7 +209,7 @@ pub(super) fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right(
     assert!(text(&case.only_silent(18_000)).contains("names 02:00:00:00:00:0a"));
     case.entry(19_000, POD, 2, GATEWAY, Some(B), PERMANENT);
     case.not_silent(23_000, "set again");
-    // Replaced together with the node's end.
+    // Replaced together with the MAC of the node's end.
     let end = Link { peer: Some(2), peer_nsid: POD.nsid, ..link(CALI, "veth", A) };
     case.at(24_000, Observation::Link { netns: HOST, link: end });
     case.entry(24_000, POD, 2, GATEWAY, Some(A), PERMANENT);

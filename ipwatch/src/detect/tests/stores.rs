@@ -1,4 +1,4 @@
-//! Stores that cannot be read, that go away, and that tell half of it.
+//! Stores that cannot be read, that are removed, and whose listings are incomplete.
 
 use super::ipam::*;
 use super::*;

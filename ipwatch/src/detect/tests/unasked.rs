@@ -1,4 +1,4 @@
-//! Containers that may belong to a runtime that nobody asks: the denial of the others proves nothing.
+//! Containers that may belong to a runtime that is not queried: the denial of the others proves nothing.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn containerd() -> RuntimeProcess {
     process(Engine::Containerd, ASKED, true)
 }
 
-/// The shim of the pod of these tests.
+/// The shim of the pod in these tests.
 fn shim(dir: &str) -> Monitor {
     Monitor {
         pid: 900,
@@ -40,7 +40,7 @@ impl Case {
         self.at(ms, Observation::RuntimeProcesses { runtimes, monitors, complete: true });
     }
 
-    /// A kubelet's pod that containerd, which is asked and has others, denies for long enough.
+    /// A kubelet's pod that containerd, which is queried and has other pods, denies for long enough.
     fn denied(cgroup: &str, runtimes: &[RuntimeProcess], monitors: &[Monitor]) -> Self {
         let mut case = Self::pod();
         case.source("containerd", SourceStatus::Active);
@@ -51,7 +51,7 @@ impl Case {
         case
     }
 
-    /// The same of a netns without tasks, which CNI's result cache names.
+    /// A netns without tasks that CNI's result cache names. `nobody`: there is no runtime to query.
     fn left(runtimes: &[RuntimeProcess], nobody: bool) -> Self {
         let mut case = Self::pod();
         if nobody {
@@ -85,7 +85,7 @@ impl Case {
         case
     }
 
-    /// The same of a reservation of which nothing else is left.
+    /// A reservation of a container of which nothing else is left.
     fn reserved_for_nobody(runtimes: &[RuntimeProcess], monitors: &[Monitor]) -> Self {
         let mut case = Self::reserved();
         case.runs(13, runtimes, monitors);
@@ -162,10 +162,10 @@ fn the_monitor_of_a_container_tells_whose_it_is() {
     assert_eq!(dead(&[containerd()], &[shim(OTHERS)]), []);
     assert_eq!(dead(&[], &[shim(OTHERS)]), []);
     assert_eq!(dead(&[], &[Monitor { ignored: true, ..shim(OTHERS) }]), found);
-    // CRI does not show what is in another namespace.
+    // CRI does not show containers in another containerd namespace.
     let hidden = Monitor { namespace: Some("default".into()), ..shim(ASKED) };
     assert_eq!(dead(&[containerd()], &[hidden]), []);
-    // By its children alone, and beside a visitor from a pod of the runtime that is asked.
+    // Identified only by its children, and beside a visitor from a pod of the queried runtime.
     let nameless = Monitor { container_id: None, ..shim(OTHERS) };
     let visitor = Monitor { pid: 901, container_id: Some(NEW.into()), ..shim(ASKED) };
     assert_eq!(dead(&[containerd()], &[nameless]), []);
@@ -200,7 +200,7 @@ fn a_netns_or_a_reservation_that_may_be_anothers_is_no_leak() {
     assert_eq!(Case::reserved_for_nobody(&both, &[]).codes_now(), []);
     let own = Monitor { container_id: Some(NEW.into()), ..shim(OTHERS) };
     assert_eq!(Case::reserved_for_nobody(&[containerd()], &[own]).codes_now(), []);
-    // It ends as soon as that runtime is asked.
+    // The doubt ends as soon as that runtime is queried.
     let mut case = Case::reserved_for_nobody(&both, &[]);
     let asked = RuntimeProcess { asked: true, ..second };
     case.runs(301_300, &[containerd(), asked], &[]);
@@ -234,7 +234,7 @@ fn monitors() -> impl Strategy<Value = Vec<Monitor>> {
     prop::collection::vec(one.prop_map(made), 0..3)
 }
 
-/// What a line of a remedy does that cannot be taken back.
+/// Whether a line of a remedy does something that cannot be undone.
 fn does_harm(line: &str) -> bool {
     let words = [
         "kill ", "crictl ", "docker ", " rm ", "umount", "release", "delete ", "patch ", "netns 1",
@@ -243,17 +243,16 @@ fn does_harm(line: &str) -> bool {
 }
 
 proptest! {
-    /// While another runtime may own it, whatever else is known, nothing is told whose remedy ends a process or frees
-    /// an IP.
+    /// As long as another runtime may own the container, no finding has a remedy that ends a process or frees an IP.
     #[test]
     fn nothing_that_may_be_anothers_has_a_remedy(
         monitors in monitors(),
         others in prop::collection::vec((engine(), any::<bool>()), 0..3),
     ) {
-        // One that could own each of these, by every sign that they have.
+        // A runtime that could own each of these, according to all evidence.
         let mut runtimes = vec![containerd(), process(Engine::Containerd, "/run/unasked", false)];
         runtimes.extend(others.iter().map(|(engine, asked)| process(*engine, OTHERS, *asked)));
-        // No monitor of theirs is of a runtime that is asked: that would settle it.
+        // None of their monitors belongs to a queried runtime: that would settle the owner.
         let told = |monitor: &&Monitor| {
             !runtimes.iter().any(|other| other.asked && monitor.dir.as_ref().is_some_and(|dir| other.dirs.contains(dir)))
         };
@@ -274,7 +273,7 @@ proptest! {
     }
 }
 
-/// The property's own test: without doubt each of these has such a remedy.
+/// Checks the property itself: without doubt each of these cases has such a remedy.
 #[test]
 fn what_is_proven_has_one() {
     let own = [containerd()];

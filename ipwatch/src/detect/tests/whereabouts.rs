@@ -1,4 +1,4 @@
-//! Whereabouts' pools, which are the whole cluster's: what of them this node can tell.
+//! Whereabouts' pools, which belong to the whole cluster: what this node can report about them.
 
 use super::ipam::{NEW, SEEN, ip};
 use super::sandboxes::sandbox;
@@ -27,7 +27,7 @@ fn allocation(offset: u8, podref: Option<&str>) -> Observation {
     })
 }
 
-/// This node has the result of its ADD still, from before the crash.
+/// This node still has the result of the ADD from before the crash.
 fn cached(offset: u8) -> Observation {
     Observation::Attachment(Attachment {
         container_id: id(offset),
@@ -40,7 +40,7 @@ fn cached(offset: u8) -> Observation {
     })
 }
 
-/// What a NetworkAttachmentDefinition lets a pool hand out: five IPs.
+/// A pool of five IPs, as a NetworkAttachmentDefinition defines it.
 fn pool(network: &str, definition: &str, shares: bool) -> Observation {
     Observation::Range(Range {
         store: "whereabouts".into(),
@@ -52,8 +52,8 @@ fn pool(network: &str, definition: &str, shares: bool) -> Observation {
     })
 }
 
-/// A /27 of which five IPs can be had, as only the NetworkAttachmentDefinition says, and five allocations:
-/// two of this node's pods of before it crashed, three of others.
+/// A /27 of which only five IPs are usable, according to the NetworkAttachmentDefinition, with five allocations: two of
+/// this node's pods from before its crash, three of others.
 fn crashed() -> Case {
     let mut case = Case::with_runtime();
     for name in ["whereabouts", "cni"] {
@@ -162,7 +162,7 @@ fn a_pod_of_this_node_that_its_runtime_forgot_has_leaked() {
     assert_eq!(leaks, [ip(13)]);
 }
 
-/// No pod can have from one pool what another one of the same network name has handed out.
+/// An IP that one pool has handed out is not available in another pool of the same network name.
 #[test]
 fn pools_that_overlap_share_what_is_taken_and_what_leaked() {
     let taken = |network: &str, shares: bool| {
@@ -185,7 +185,7 @@ fn pools_that_overlap_share_what_is_taken_and_what_leaked() {
     );
     assert_eq!(taken("10.0.0.0-28", false), None, "its definition says that it does not share");
     assert_eq!(taken("net-10.0.0.0-28", true), None, "of another network name");
-    // A reservation that is given back is free in both.
+    // A released reservation is free in both.
     let mut case = crashed();
     case.at(13, pool("10.0.0.0-28", "other", true));
     for offset in 10..15 {
