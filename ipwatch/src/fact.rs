@@ -1,15 +1,15 @@
-//! The vocabulary between the sources and the map: what was seen, when, and by whom.
+//! The vocabulary between the sources and the map: what was seen, when, and by which source.
 //!
-//! A [`Fact`] is plain data. Sources make them, [`crate::map`] applies them, `ipwatch record` writes
-//! them one JSON document a line and `ipwatch replay` reads them back. A fact never says what
-//! something *means*: that is the map's and the detectors' work. Facts carry no secret: no
-//! environment, no process argument, no file content beyond the fields named here.
+//! A [`Fact`] is plain data. Sources create facts, [`crate::map`] applies them, `ipwatch record` writes one JSON
+//! document per line and `ipwatch replay` reads them back. A fact never says what something *means*: the map and the
+//! detectors decide that. Facts contain no secret: no environment, no process argument, no file content beyond the
+//! fields named here.
 //!
-//! - `observation`: everything that a fact can say; `node`: the node, and how well its sources see it.
-//! - `gate`: what of a source's facts is let in.
-//! - `door`, `cgroup`: what sources and the map both know of, and no fact says: the ways into a netns, and what the
-//!   path of a cgroup means.
-//! - The others: what each kind of fact is about.
+//! - `observation`: everything that a fact can report; `node`: the node, and how well its sources see it.
+//! - `gate`: which facts of a source are admitted.
+//! - `door`, `cgroup`: shared knowledge of sources and the map that is not part of facts: the ways into a netns, and
+//!   the meaning of cgroup paths.
+//! - The others: the subjects of each kind of fact.
 
 #![warn(missing_docs)]
 
@@ -55,17 +55,17 @@ pub use scope::Scope;
 pub use source::{SourceName, store};
 pub use task::{Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
 
-/// What the canary's IPv6 addresses begin with, 64 bits of documentation's own (RFC 3849). The canary makes a duplicate of one
-/// of them, to see that it is told. Another ipwatch on the node sees it too.
+/// Prefix of the canary's IPv6 addresses: 64 bits in the range for documentation (RFC 3849). The canary creates a
+/// duplicate of such an address to check that it is reported. Another ipwatch on the node sees the duplicate too.
 pub(crate) const CANARY: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x6970, 0x7761, 0, 0, 0, 0);
 
-/// Whether an address is a canary's. No pod has one: nothing routes it.
+/// Whether an address is a canary's. No pod has such an address, because it is not routed.
 pub(crate) fn is_canary(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.octets()[..8] == CANARY.octets()[..8])
 }
 
-/// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and goes on
-/// counting through a suspend.
+/// A moment on `CLOCK_BOOTTIME`, in nanoseconds: it orders everything within one boot and continues to count during
+/// suspend.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -73,7 +73,7 @@ pub(crate) fn is_canary(ip: IpAddr) -> bool {
 pub struct BootNs(pub u64);
 
 impl BootNs {
-    /// This moment and `ns` nanoseconds more, saturating.
+    /// This moment plus `ns` nanoseconds, saturating.
     #[must_use]
     pub fn plus(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
@@ -89,18 +89,17 @@ impl BootNs {
 /// One observation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// When it was true. A kernel event carries the kernel's own time, a netlink message the time it
-    /// was read, and an entry of a dump the time the dump **began**: it never outranks an event
-    /// that came in between.
+    /// When the fact was true. A kernel event has the kernel's own time, a netlink message the time it was read, and an
+    /// entry of a dump the time the dump **began**, so that it never overrides an event in between.
     pub at: BootNs,
-    /// Who saw it.
+    /// Where the fact comes from.
     pub origin: Origin,
-    /// What was seen.
+    /// What was observed.
     #[serde(flatten)]
     pub what: Observation,
 }
 
-/// Who saw a fact.
+/// Where a fact comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -127,7 +126,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The source that its refusals are counted for, where a fact names no other one.
+    /// The source to which rejected names are attributed, if a fact names no other.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -138,7 +137,7 @@ impl Origin {
             Origin::Runtime => SourceName::Runtime.as_str(),
             Origin::Kubernetes => SourceName::Kubernetes.as_str(),
             Origin::Wire => SourceName::Arp.as_str(),
-            // Their facts name a store, or are never refused.
+            // Their facts name a store, or are never rejected.
             Origin::Ipam => "ipam",
             Origin::Daemon => "daemon",
         }
@@ -164,8 +163,8 @@ impl fmt::Display for Origin {
 
 /// The names by which a source knows a netns; at least one is set.
 ///
-/// Only the cookie (`net->net_cookie`, 5.14+) identifies: it is never used twice within a boot. The
-/// nsfs inode and the nsid are both handed out again as soon as they are free.
+/// Only the cookie (`net->net_cookie`, 5.14+) identifies a netns: it is never reused within a boot. The nsfs inode and
+/// the nsid are reused as soon as they are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct NetnsRef {
     /// `net->net_cookie`.
@@ -174,25 +173,25 @@ pub struct NetnsRef {
     /// `net->ns.inum`, the number in `net:[…]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u32>,
-    /// The number this netns has in the daemon's own netns.
+    /// The netns's id in the daemon's own netns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nsid: Option<i32>,
 }
 
 impl NetnsRef {
-    /// Known by its cookie alone.
+    /// A netns known only by its cookie.
     #[must_use]
     pub fn cookie(cookie: u64) -> Self {
         Self { cookie: Some(cookie), ..Self::default() }
     }
 
-    /// Known by its nsfs inode alone.
+    /// A netns known only by its nsfs inode.
     #[must_use]
     pub fn inode(inode: u32) -> Self {
         Self { inode: Some(inode), ..Self::default() }
     }
 
-    /// Known by its nsid alone.
+    /// A netns known only by its nsid.
     #[must_use]
     pub fn nsid(nsid: i32) -> Self {
         Self { nsid: Some(nsid), ..Self::default() }

@@ -1,4 +1,4 @@
-//! What the detectors see, before the [`crate::ledger`] gives it a life and makes a [`Finding`] of it.
+//! Candidates: what the detectors see, before the [`crate::ledger`] tracks it and turns it into a [`Finding`].
 
 mod id;
 
@@ -13,30 +13,27 @@ use crate::remedy::{self, Text};
 /// What a detector sees in the map at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Which kind.
     pub code: Code,
-    /// What makes this finding the same one tomorrow and after a restart: built from names that are
-    /// never reused (boot id, cookie, task start). The finding's id is a hash of code and key.
+    /// Identifies the finding across time and restarts: built from names that are never reused (boot id, cookie, task
+    /// start). The finding's id is a hash of code and key.
     pub key: String,
-    /// How bad.
     pub severity: Severity,
-    /// About what.
+    /// What the finding is about.
     pub subject: Subject,
-    /// Who is at fault.
+    /// What holds the IP or the netns.
     pub holders: Vec<contract::Holder>,
-    /// The proof.
     pub evidence: Vec<Evidence>,
-    /// Since when it has been so.
+    /// Since when the state has existed.
     pub since: BootNs,
-    /// When it was last **observed**, which is not when the detector last ran: two candidates with
-    /// the same `observed` are one observation.
+    /// When the state was last **observed**, which is not when the detector last ran: two candidates with the same
+    /// `observed` are one observation.
     pub observed: BootNs,
-    /// What will break, one sentence.
+    /// What will break, in one sentence.
     pub impact: Text,
     /// What to do, in this order.
     pub remediation: Vec<remedy::Step>,
-    /// Key of the candidate that this is a consequence of.
+    /// Code and key of the candidate that this is a consequence of.
     pub caused_by: Option<(Code, String)>,
-    /// It already stood when ipwatch first looked.
+    /// Whether the state already existed at the first look.
     pub preexisting: bool,
 }

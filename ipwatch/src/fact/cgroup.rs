@@ -1,36 +1,35 @@
-//! What the path of a cgroup says about the container in it: the only witness left when no runtime
-//! answers. Pure.
+//! The container and pod that a cgroup path names: the only evidence left when no runtime answers. Pure.
 //!
 //! Shapes (`ID` 64 hex; `U` a pod UID with `-` or `_`, or 32 hex for a static pod):
 //!
 //! - kubelet, systemd driver: `kubepods.slice/[kubepods-QOS.slice/]kubepods[-QOS]-podU.slice/…`
 //! - kubelet, cgroupfs driver: `kubepods/[QOS/]podU/ID`
-//! - containerd: `cri-containerd-ID.scope`, or `…:cri-containerd:ID`, which the systemd driver's name
-//!   becomes where systemd is not asked; CRI-O: `crio-ID[.scope]`; Docker: `docker-ID.scope`,
-//!   `docker/ID`; podman: `libpod-ID.scope[/container]`, `libpod_parent/libpod-ID`
+//! - containerd: `cri-containerd-ID.scope`, or `…:cri-containerd:ID`, which is the systemd driver's name if systemd is
+//!   not used; CRI-O: `crio-ID[.scope]`; Docker: `docker-ID.scope`, `docker/ID`; podman: `libpod-ID.scope[/container]`,
+//!   `libpod_parent/libpod-ID`
 //!
 //! Not containers: `crio-conmon-ID.scope`, `libpod-conmon-ID.scope`, the monitors beside them.
 
-/// Whose cgroup a path is.
+/// The container and pod of a cgroup path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attribution {
     /// The container, 64 hexadecimal digits.
     pub container_id: Option<String>,
-    /// `containerd`, `cri-o`, `docker` or `podman`; absent where the path does not tell (kubelet's
-    /// cgroupfs driver names no runtime).
+    /// `containerd`, `cri-o`, `docker` or `podman`; absent if the path does not tell (kubelet's cgroupfs driver names
+    /// no runtime).
     pub runtime: Option<&'static str>,
     /// The pod, with dashes. A static pod's is a hash of its manifest, not the API's UID.
     pub pod_uid: Option<String>,
 }
 
-/// Reads a cgroup path, from the right: in nested clusters and docker-in-docker the innermost
-/// container is the one that the process is in, and the innermost pod the one that container is in.
+/// Parses a cgroup path from the right: in nested clusters and Docker-in-Docker, the process is in the innermost
+/// container, which is in the innermost pod.
 #[must_use]
 pub fn attribution(path: &str) -> Option<Attribution> {
     let mut found = Attribution::default();
     let mut parts = path.split('/').rev().peekable();
     while let Some(part) = parts.next() {
-        // What a cgroupfs driver's pod directory holds is named by the bare id; so is Docker's.
+        // In the pod directory of a cgroupfs driver, and in Docker's directory, containers are named by the bare id.
         let parent = parts.peek().copied().unwrap_or_default();
         for name in part.rsplit(':') {
             if found.container_id.is_none()
@@ -48,7 +47,7 @@ pub fn attribution(path: &str) -> Option<Attribution> {
     found.container_id.is_some().then_some(found)
 }
 
-/// Whether the path names one container within another: Docker's within a pod is not kubelet's.
+/// Whether the path names one container within another: a Docker container within a pod is not kubelet's.
 #[must_use]
 pub fn is_nested(path: &str) -> bool {
     let (mut outer, mut parent) = (None, "");
@@ -63,14 +62,14 @@ pub fn is_nested(path: &str) -> bool {
     false
 }
 
-/// The user in whose session a path is: within it, the user names cgroups at will.
+/// The user in whose session a path is. Within the session, the user can choose any cgroup name.
 #[must_use]
 pub fn session_user(path: &str) -> Option<u32> {
     let (_, rest) = path.split_once("user.slice/user-")?;
     rest.split('/').next()?.strip_suffix(".slice")?.parse().ok()
 }
 
-/// Prefixes of the systemd driver's scopes. A `…-conmon-` is none of them.
+/// Prefixes of the systemd driver's scopes. `…-conmon-` is not among them.
 const RUNTIMES: &[(&str, &str)] = &[
     ("cri-containerd", "containerd"),
     ("nerdctl", "containerd"),
@@ -90,7 +89,7 @@ fn container<'a>(
     parent: &str,
 ) -> Option<(&'a str, Option<&'static str>)> {
     if is_id(name) {
-        // `SLICE:RUNTIME:ID` in one part, else Docker's directory, else nobody's name.
+        // `SLICE:RUNTIME:ID` in one part, else Docker's directory, else no runtime.
         let beside = part.rsplit(':').nth(1).and_then(runtime);
         return Some((name, beside.or_else(|| runtime(parent))));
     }
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(read("/kubepods/podS/ID"), is(Some(ID), None, Some(STATIC)));
         // The container around a nested cluster is not the container of its pods.
         assert_eq!(read("/docker/OTHER/kubepods/podU"), is(None, None, Some(UID)));
-        // And the one inside a pod is.
+        // A container inside a pod is.
         let nested = is(Some(ID), Some("docker"), Some(UID));
         assert_eq!(read("/kubepods/podU/OTHER/docker/ID"), nested);
     }
@@ -242,7 +241,7 @@ mod tests {
         ] {
             assert_eq!(read(path), None, "{path}");
         }
-        // The monitor of a pod's container is in no container, but it is the pod's.
+        // The monitor of a pod's container is in no container, but in the pod.
         let monitor = "/kubepods.slice/kubepods-podV.slice/crio-conmon-ID.scope";
         assert_eq!(read(monitor), is(None, None, Some(UID)));
     }

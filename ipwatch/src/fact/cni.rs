@@ -1,16 +1,16 @@
-//! Runs of CNI plugins, as the kernel saw them.
+//! Runs of CNI plugins, as observed in the kernel.
 
 use serde::{Deserialize, Serialize};
 
 use super::{PodName, TaskKey};
 
-/// A plugin began to run. All but the plugin comes from its environment, which says no more than the
-/// runtime chose: it may lie. Nothing but these variables is ever read of it.
+/// A plugin was started. All fields except the plugin come from its environment, which the runtime chose and which may
+/// be wrong. No other variables are ever read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CniCall {
-    /// The process: the identity of the call.
+    /// The process, which identifies the call.
     pub task: TaskKey,
-    /// The process that runs it: a runtime, or the plugin that this one works for.
+    /// The process that started it: a runtime, or another plugin.
     pub parent: u32,
     /// Path of the plugin's executable. Hostile text.
     pub plugin: String,
@@ -34,22 +34,22 @@ pub struct CniCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum CniCommand {
-    /// Put a container into the network.
+    /// Adds a container to the network.
     Add,
-    /// Take it out.
+    /// Removes a container from the network.
     Del,
-    /// See whether it is in it.
+    /// Checks that a container is in the network.
     Check,
-    /// Free what no container has.
+    /// Frees resources that no container uses.
     Gc,
-    /// Whether the plugin can work.
+    /// Whether the plugin is ready.
     Status,
-    /// Which versions it speaks.
+    /// The supported versions.
     Version,
 }
 
 impl CniCommand {
-    /// As the variable spells it.
+    /// The spelling in the variable.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

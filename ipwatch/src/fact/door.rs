@@ -1,44 +1,44 @@
-//! Ways into a netns: the map names them, a source opens it by one.
+//! Ways into a netns: the map names them, and a source opens the netns by one.
 
 use super::Holder;
 
-/// A way to get an fd of a netns. It is used and closed at once.
+/// A way to get an fd of a netns, which is used and closed at once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Door {
     /// The netns of a task: `/proc/PID/task/TID/ns/net`.
     Task {
-        /// Process.
+        /// Process id.
         pid: u32,
-        /// Thread.
+        /// Thread id.
         tid: u32,
     },
     /// An nsfs mount, reached through `/proc/PID/root`.
     Mount {
         /// A process that sees the mount.
         pid: u32,
-        /// The path it sees.
+        /// The path that this process sees.
         path: String,
     },
     /// An nsfs fd of a process: `/proc/PID/fd/FD`.
     Fd {
-        /// Process.
+        /// Process id.
         pid: u32,
         /// Its fd.
         fd: u32,
     },
     /// A socket of a process: `pidfd_getfd`, then `SIOCGSKNS`.
     Socket {
-        /// Process.
+        /// Process id.
         pid: u32,
         /// Its fd.
         fd: u32,
     },
-    /// `open_by_handle_at` on nsfs with the netns's inode and id (6.18+; elsewhere it fails).
+    /// `open_by_handle_at` on nsfs with the netns's inode and id (6.18+; it fails on earlier kernels).
     Handle,
 }
 
 impl Door {
-    /// The way in that a holder is, if it is one.
+    /// The door that a holder provides, if any.
     #[must_use]
     pub fn through(holder: &Holder) -> Option<Self> {
         match holder {

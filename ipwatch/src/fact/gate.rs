@@ -1,21 +1,21 @@
-//! The way in: no fact gets past here with a name that is none.
+//! The gate: no fact gets past here with an invalid name.
 //!
-//! Every source hands its facts over through [`crate::sources::Emit`], which asks this of each; a recording that
-//! is replayed goes through it too. The match over [`Observation`] has no wildcard, so that a new fact cannot forget it.
+//! Every source submits its facts through [`crate::sources::Emit`], which calls the gate for each; a recording that is
+//! replayed goes through it too. The match over [`Observation`] has no wildcard, so that a new fact cannot bypass it.
 //!
-//! What becomes of a fact whose name is refused depends on what its absence would say, for unknown is not absent:
+//! What happens to a fact with an invalid name depends on what its absence would mean, because unknown is not absent:
 //!
-//! - What the kernel tells keeps its place. An address on a device with a strange name is still held there: the
-//!   device gets a name of ours.
-//! - A reservation keeps its IP reserved. For whom is unknown then: it is neither free nor anybody's leak.
-//! - A sandbox, a container, a pod, a cached result, a range or an endpoint without a name that identifies it is
-//!   dropped, and the list that it was in does not count as complete, so that nothing is concluded from what is not
-//!   in there.
-//! - A run of a plugin for a container whose id CNI does not allow is dropped. libcni and every plugin that is built
-//!   on its `skel` refuse that id before they touch anything.
-//! - Where a name only adds to what is told, it alone is left out.
+//! - A report of the kernel is kept. An address on a device with an invalid name is still held there: the device gets a
+//!   name chosen here.
+//! - A reservation is kept with its IP, for an unknown container: it is neither free nor a leak of anybody.
+//! - A sandbox, a container, a pod, a cached result, a range or an endpoint without a valid identifying name is
+//!   dropped, and the listing that contained it counts as incomplete, so that nothing is concluded from what is missing
+//!   in it.
+//! - A run of a plugin for a container whose id CNI does not allow is dropped. libcni and every plugin that is built on
+//!   its `skel` reject that id before they change anything.
+//! - If a name is only additional information, only the name is omitted.
 //!
-//! Each refusal is counted, by source and kind, and told as [`Observation::Refused`].
+//! Each rejection is counted, by source and kind, and reported as [`Observation::Refused`].
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -26,30 +26,30 @@ use super::{
 };
 use crate::fact::SourceName;
 
-/// Longest text that is for people alone: a line of a log, a state, a reason.
+/// Maximum length of texts that are only for people: a line of a log, a state, a reason.
 const LONGEST_TEXT: usize = 8192;
 
-/// Longest key of an entry in a store: a file's path, and what leads to the entry in it.
+/// Maximum length of a key in a store: a file's path, and the location of the entry in the file.
 const LONGEST_KEY: usize = LONGEST_PATH + 1024;
 
-/// Stands for a path that is none. No path of a mount begins like this.
+/// Replaces an invalid path. No path of a mount begins like this.
 const UNNAMED: &str = "unnamed";
 
-/// Lists that are remembered as having lost an entry. There is one for each source.
+/// Maximum number of listings that are remembered as incomplete. There is one for each source.
 const MOST: usize = 256;
 
-/// What stands between the sources and the map.
+/// Checks facts between the sources and the map.
 #[derive(Debug, Default)]
 pub struct Gate {
-    /// What is being listed and has lost an entry.
+    /// Listings under way that have lost an entry.
     short: HashSet<Scope>,
 }
 
-/// What was refused within one batch.
+/// Rejected names of one batch, by source and kind.
 type Refused = BTreeMap<(String, Name), u64>;
 
 impl Gate {
-    /// Keeps of these facts what may be kept, and says what may not.
+    /// Removes or corrects facts with invalid names, and appends the counts of rejections.
     pub fn admit(&mut self, facts: &mut Vec<Fact>) {
         let Some((at, origin)) = facts.last().map(|fact| (fact.at, fact.origin)) else { return };
         let mut refused = Refused::new();
@@ -59,7 +59,7 @@ impl Gate {
                 Verdict::Kept => {}
                 Verdict::Dropped => return false,
                 Verdict::Missing(scope) => {
-                    // What is more than is remembered was never so many sources'.
+                    // The limit exceeds the number of sources.
                     if self.short.len() < MOST {
                         self.short.insert(scope);
                     }
@@ -86,11 +86,11 @@ impl Gate {
     }
 }
 
-/// What becomes of a fact.
+/// The gate's decision about a fact.
 enum Verdict {
     Kept,
     Dropped,
-    /// Dropped, and whoever lists this does not list all of it.
+    /// Dropped, and the listing of this scope is incomplete.
     Missing(Scope),
 }
 
@@ -102,7 +102,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Whether it is such a name; counted if not.
+    /// Whether a name is valid; an invalid name is counted.
     fn fits(&mut self, source: &str, name: Name, text: &str) -> bool {
         let fits = name.fits(text);
         if !fits {
@@ -111,14 +111,14 @@ impl Check<'_> {
         fits
     }
 
-    /// Leaves out what is no such name.
+    /// Omits an invalid name.
     fn maybe(&mut self, source: &str, name: Name, text: &mut Option<String>) {
         if text.as_deref().is_some_and(|text| !self.fits(source, name, text)) {
             *text = None;
         }
     }
 
-    /// Leaves out what is no such name, where there need be none.
+    /// Omits an invalid name; an empty name is allowed.
     fn or_none(&mut self, source: &str, name: Name, text: &mut String) {
         if !text.is_empty() && !self.fits(source, name, text) {
             text.clear();
@@ -138,7 +138,7 @@ impl Check<'_> {
     fn what(&mut self, what: &mut Observation) -> Verdict {
         let origin = self.origin.source();
         match what {
-            // The daemon's own words, the kernel's numbers, and what is bounded where it is read.
+            // The daemon's own texts, the kernel's numbers, and what is bounded where it is read.
             Observation::Boot(_)
             | Observation::ClockSet { .. }
             | Observation::Sight(_)
@@ -193,7 +193,7 @@ impl Check<'_> {
                 }
                 Kept
             }
-            // Longer than the kernel shows one: a part of a path is another path.
+            // Longer than any path of the kernel: a truncated path would be another path.
             Observation::Cgroup { path, .. } => kept(path.len() <= LONGEST_PATH),
             Observation::Holder { holder, .. } => self.holder(origin, holder),
 
@@ -247,7 +247,8 @@ impl Check<'_> {
         }
     }
 
-    /// Whether nothing was left out: a runtime without one of its directories is no longer known to own what lies there.
+    /// Returns whether nothing was omitted: a runtime without one of its directories is no longer known to own the
+    /// containers there.
     fn runtime_processes(
         &mut self,
         source: &str,
@@ -263,10 +264,10 @@ impl Check<'_> {
             });
         }
         for monitor in monitors {
-            // Without its container it may be anybody's, and so it owns more, not less.
+            // A monitor without a container id may be any container's, so that more is in doubt, not less.
             self.maybe(source, Name::ContainerId, &mut monitor.container_id);
             self.maybe(source, Name::Path, &mut monitor.dir);
-            // containerd names its namespaces by the same alphabet (`identifiers.Validate`).
+            // containerd allows the same alphabet for its namespaces (`identifiers.Validate`).
             self.maybe(source, Name::ContainerId, &mut monitor.namespace);
         }
         whole
@@ -276,7 +277,7 @@ impl Check<'_> {
         if !self.fits(source, Name::Device, &link.name) {
             link.name = stand_in(link.ifindex);
         }
-        // The kernel's own words, and a driver's: letters and digits.
+        // Words of the kernel and of drivers: letters and digits.
         let plain =
             |text: &str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_graphic());
         link.kind = link.kind.take().filter(|kind| plain(kind) && kind.len() <= LONGEST_DEVICE);
@@ -291,8 +292,8 @@ impl Check<'_> {
         match holder {
             Holder::Mount { path, cgroup, .. } => {
                 bound(cgroup, LONGEST_PATH);
-                // A netns that is held by a mount which nobody can name is held all the same: a search that
-                // leaves out a holder would call it a leak without one.
+                // A netns that is held by a mount with an invalid path is still held: if a search omitted the holder,
+                // the netns would be reported as a leak without holders.
                 if !self.fits(source, Name::Path, path) {
                     UNNAMED.clone_into(path);
                 }
@@ -309,7 +310,7 @@ impl Check<'_> {
     fn attachment(&mut self, attachment: &mut Attachment) -> Verdict {
         const SOURCE: &str = SourceName::Cni.as_str();
         let id = self.fits(SOURCE, Name::ContainerId, &attachment.container_id);
-        // Whoever makes a pod may choose it: that must not cost the others' results.
+        // The creator of a pod may choose this name, which must not cost the results of others.
         if !self.fits(SOURCE, Name::Device, &attachment.ifname) {
             attachment.ifname = harmless(&attachment.ifname);
         }
@@ -350,7 +351,7 @@ impl Check<'_> {
         let named = self.fits(source, Name::Namespace, &pod.namespace)
             & self.fits(source, Name::PodName, &pod.name)
             & self.fits(source, Name::PodUid, &pod.uid);
-        // Without it a static pod's mirror would pass for a pod, and its deletion for the pod's.
+        // Without it the mirror of a static pod would be taken for a pod, and its deletion for the pod's.
         let mirror = pod.mirror_of.as_deref();
         let mirror = mirror.is_none_or(|uid| self.fits(source, Name::PodUid, uid));
         if named && mirror { Kept } else { Missing(Scope::Pods) }
@@ -403,7 +404,7 @@ impl Check<'_> {
 
     fn call(&mut self, source: &str, call: &mut CniCall) -> Verdict {
         self.pod(source, &mut call.pod);
-        // A DEL with a strange path or interface may still free an IP: it is under way for its container.
+        // A DEL with an invalid path or interface may still free an IP: it counts as a call for its container.
         self.maybe(source, Name::Path, &mut call.netns_path);
         self.maybe(source, Name::Device, &mut call.ifname);
         cut(&mut call.plugin, LONGEST_PATH);
@@ -416,17 +417,17 @@ fn kept(kept: bool) -> Verdict {
     if kept { Kept } else { Dropped }
 }
 
-/// Cuts a text that is for people alone, between two characters.
+/// Truncates a text that is only for people, between two characters.
 fn cut(text: &mut String, longest: usize) {
     text.truncate(text.floor_char_boundary(longest));
 }
 
-/// Leaves out what is longer than it can be: a part of a path is another path.
+/// Omits a text that is longer than possible: a truncated path would be another path.
 fn bound(text: &mut Option<String>, longest: usize) {
     *text = text.take().filter(|text| text.len() <= longest);
 }
 
-/// A runtime's or the API server's word for a state.
+/// The word of a runtime or the API server for a state.
 fn word(text: &mut String) {
     if text.len() > LONGEST_DEVICE * 4 || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         "unknown".clone_into(text);

@@ -1,9 +1,8 @@
-//! What something that hangs may hang on: file systems, mounts that were left behind, and the kernel's
-//! own worker.
+//! Possible causes of a hang: file systems, leftover mounts, and the kernel's own worker.
 
 use serde::{Deserialize, Serialize};
 
-/// A process, named for people.
+/// A process, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
     /// Its id.
@@ -12,27 +11,26 @@ pub struct Process {
     pub comm: String,
 }
 
-/// A mounted file system behind which somebody else must answer.
+/// A mounted file system that depends on another party's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileSystem {
     /// `fuse`, `fuse.sshfs`, `nfs4`, `cifs`, `ceph`, `ext4`, …
     pub fs_type: String,
-    /// What is mounted, as mountinfo says: `server:/path`, a device. Hostile text.
+    /// The source of the mount as in mountinfo: `server:/path`, a device. Hostile text.
     pub source: String,
-    /// Where, in the task's mount namespace. Hostile text.
+    /// The mount point, in the task's mount namespace. Hostile text.
     pub point: String,
-    /// Minor number of the device it shows as. For FUSE the number of its connection
-    /// (`/sys/fs/fuse/connections/N`).
+    /// Minor number of its device. For FUSE the number of its connection (`/sys/fs/fuse/connections/N`).
     pub minor: u32,
-    /// FUSE: requests that the server has not answered (`waiting` of its connection).
+    /// FUSE: number of requests that the server has not answered (`waiting` of its connection).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<u32>,
-    /// FUSE: processes that have the connection open (`/dev/fuse`) and should answer. With `sure`
-    /// false, all that have any connection open.
+    /// FUSE: processes that have the connection open (`/dev/fuse`) and should answer. If `sure` is false, all processes
+    /// that have any connection open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Process>,
-    /// The kernel told which connection each server has (`fuse_connection` in fdinfo), or there is only
-    /// one that it can be.
+    /// Whether the kernel reported the connection of each server (`fuse_connection` in fdinfo), or there is only one
+    /// possible connection.
     #[serde(default)]
     pub sure: bool,
 }
@@ -42,22 +40,22 @@ pub struct FileSystem {
 pub struct ContainerMount {
     /// The container or sandbox whose id is in the path.
     pub container_id: String,
-    /// The mount namespace it stands in.
+    /// The mount namespace that contains it.
     pub mount_ns: u64,
-    /// It is the mount namespace of the node itself, where a runtime makes its mounts.
+    /// Whether this is the mount namespace of the node itself, where a runtime makes its mounts.
     pub host: bool,
-    /// Where, in that mount namespace. Hostile text.
+    /// The mount point, in that mount namespace. Hostile text.
     pub path: String,
     /// `overlay`, `tmpfs`, `nsfs`, …
     pub fs_type: String,
-    /// Processes of that mount namespace, a few.
+    /// Some of the processes in that mount namespace.
     pub processes: Vec<Process>,
     /// Cgroup path of the first of them, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
 }
 
-/// The kernel worker that runs `cleanup_net` (net/core/net_namespace.c), caught at it.
+/// The kernel worker that runs `cleanup_net` (net/core/net_namespace.c), found while it does so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cleanup {
     /// Its pid.
@@ -67,10 +65,10 @@ pub struct Cleanup {
     /// Kernel function it sleeps in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wchan: Option<String>,
-    /// Kernel stack, innermost first, function names without addresses; empty when unreadable.
+    /// Kernel stack, innermost first, function names without addresses; empty if unreadable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
-    /// The kernel's newest complaint about it (`unregister_netdevice: waiting for …`).
+    /// The kernel's last log message about it (`unregister_netdevice: waiting for …`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What the stores of IPAM plugins say: which IPs are reserved, for whom, and out of which ranges.
+//! Data of IPAM stores: which IPs are reserved, for which container, and from which ranges.
 
 use std::net::IpAddr;
 
@@ -7,46 +7,45 @@ use serde::{Deserialize, Serialize};
 use super::PodName;
 use crate::prefix::number;
 
-/// One IP that a store has handed out. Each fact is whole: what it lacks the store does not tell.
+/// One IP that a store has handed out. Each fact is complete: what it lacks is not in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Name of the store, which is its source's: `host-local`, `terway`, `aws-vpc-cni`, `cilium`,
-    /// `libnetwork`, `netavark`.
+    /// Name of the store, which is also its source's name: see [`store`](super::store).
     pub store: String,
     /// The network in that store. Hostile text.
     pub network: String,
-    /// What names this reservation within its store: a file's path, with what leads to the entry in it
-    /// where a file holds many. Store and key are its identity. Hostile text.
+    /// Identifies this reservation within its store: a file's path, with the location of the entry in a file of many.
+    /// Store and key are the identity. Hostile text.
     pub key: String,
     /// The IP.
     pub ip: IpAddr,
-    /// For which container; absent where the store names a pod alone. Hostile text.
+    /// The container that it is for; absent if the store names only a pod. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    /// For which interface in the container. Hostile text.
+    /// The interface in the container. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ifname: Option<String>,
-    /// For which pod. Hostile text.
+    /// The pod that it is for. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
-    /// When it was written, Unix time in nanoseconds, where that is known.
+    /// When it was written, as Unix time in nanoseconds, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<i64>,
 }
 
-/// What a network can hand out. A pod gets one IP from **each** set; the parts of a set are alternatives.
+/// The IPs that a network can hand out. A pod gets one IP from **each** set; the parts of a set are alternatives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// As [`Reservation::store`].
     pub store: String,
     /// As [`Reservation::network`].
     pub network: String,
-    /// The file that says so. Hostile text.
+    /// The file that defines it. Hostile text.
     pub path: String,
-    /// Directory of the network's reservations, where the store has one for each network.
+    /// Directory of the network's reservations, if the store has one for each network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<String>,
-    /// It hands out no IP that another network of its store has reserved.
+    /// Whether it hands out no IP that another network of its store has reserved.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shares: bool,
     /// The sets; at least one.
@@ -56,17 +55,17 @@ pub struct Range {
 /// Consecutive IPs that can be handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangePart {
-    /// The first.
+    /// The first IP.
     pub first: IpAddr,
-    /// The last, of the same family, not below `first`.
+    /// The last IP, of the same family, not below `first`.
     pub last: IpAddr,
-    /// IPs between them that are never handed out: the gateway.
+    /// IPs between them that are never handed out, such as the gateway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<IpAddr>,
 }
 
 impl RangePart {
-    /// Whether this IP can come from it.
+    /// Whether this IP can be handed out.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.first.is_ipv4()
@@ -75,7 +74,7 @@ impl RangePart {
             && !self.except.contains(&ip)
     }
 
-    /// How many IPs it has, saturating (an IPv6 /64 has more than anybody can use).
+    /// Number of IPs, saturating (an IPv6 /64 has more than 2^64 - 1).
     #[must_use]
     pub fn usable(&self) -> u64 {
         let span = number(self.last).saturating_sub(number(self.first)).saturating_add(1);
@@ -85,35 +84,34 @@ impl RangePart {
     }
 }
 
-/// A part of what a store hands out, of which the reservations of other nodes are not told, only how many there are.
+/// A part of a range for which the store reports only the number of reservations, because other nodes' are not visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// As [`Reservation::store`].
     pub store: String,
     /// Its key in the store. Hostile text.
     pub key: String,
-    /// Its first IP. Absent: not understood.
+    /// Its first IP; absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<IpAddr>,
-    /// How many of its IPs are taken, by whichever node. Absent: nobody knows.
+    /// Number of taken IPs, of all nodes; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken: Option<u32>,
 }
 
-/// A file of a store that says nothing.
+/// A file of a store that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreadable {
     /// As [`Reservation::store`].
     pub store: String,
     /// The file. Hostile text.
     pub path: String,
-    /// What is wrong with it, one line.
+    /// What is wrong with it, in one line.
     pub reason: String,
-    /// What its owner makes of that, one line, where it is known: a plugin that skips it, a kubelet that
-    /// tries for ever.
+    /// The effect on its owner, in one line, if known: a plugin that skips it, a kubelet that tries forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
-    /// The IP that its owner does not hand out for it all the same.
+    /// The IP that its owner nevertheless does not hand out because of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes: Option<IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! Network devices, and what of them says who can reach whom.
+//! Network devices, and their properties that decide who can reach whom.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ pub struct Link {
     pub ifindex: u32,
     /// Its name.
     pub name: String,
-    /// Its MAC, where it has one of six bytes.
+    /// Its MAC, if it has one of six bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     /// `veth`, `netkit`, `bridge`, `macvlan`, …; absent for physical devices and `lo`.
@@ -26,29 +26,29 @@ pub struct Link {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<u32>,
     /// `IFLA_LINK_NETNSID`: the netns of `peer`, as an nsid **of the netns this link is in**
-    /// ([`super::Observation::PeerNetns`] says which netns that is).
+    /// ([`super::Observation::PeerNetns`] resolves it).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_nsid: Option<i32>,
-    /// `IFF_UP` is set.
+    /// Whether `IFF_UP` is set.
     #[serde(default)]
     pub up: bool,
-    /// `IFF_LOOPBACK` is set.
+    /// Whether `IFF_LOOPBACK` is set.
     #[serde(default)]
     pub loopback: bool,
-    /// The hardware behind it, where there is any.
+    /// The hardware behind it, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
-    /// What its kind adds.
+    /// Attributes of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<LinkDetail>,
-    /// It is a bridge's port that is kept from the other isolated ones (`IFLA_BRPORT_ISOLATED`).
+    /// Whether it is a bridge port that is isolated from other isolated ports (`IFLA_BRPORT_ISOLATED`).
     #[serde(default)]
     pub isolated: bool,
 }
 
 impl Link {
-    /// It is one of two ends (`drivers/net/veth.c`; `drivers/net/netkit.c`, 6.7): what goes into one comes out of the
-    /// other, and `peer` is that.
+    /// Whether it is one of two ends (`drivers/net/veth.c`; `drivers/net/netkit.c`, 6.7): what enters one end leaves
+    /// the other, which is `peer`.
     #[must_use]
     pub fn is_pair(&self) -> bool {
         matches!(self.kind.as_deref(), Some("veth" | "netkit"))
@@ -60,14 +60,14 @@ impl Link {
 pub struct Parent {
     /// `pci`, `virtio`, … (`IFLA_PARENT_DEV_BUS_NAME`, 5.14+).
     pub bus: String,
-    /// Its address there, `0000:00:05.0` (`IFLA_PARENT_DEV_NAME`).
+    /// Its address on the bus, `0000:00:05.0` (`IFLA_PARENT_DEV_NAME`).
     pub address: String,
-    /// Its driver, when it was asked for.
+    /// Its driver, if it was queried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
 }
 
-/// What a kind of device adds (`IFLA_INFO_DATA`), as far as it decides who can reach whom.
+/// Attributes of a kind of device (`IFLA_INFO_DATA`), as far as they decide who can reach whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "of")]
 pub enum LinkDetail {
@@ -85,15 +85,15 @@ pub enum LinkDetail {
     },
     /// A vlan.
     Vlan {
-        /// Its number.
+        /// VLAN id.
         id: u16,
     },
     /// A vxlan.
     Vxlan {
-        /// Its number; absent where it is chosen packet by packet.
+        /// VNI; absent if it is chosen per packet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         vni: Option<u32>,
-        /// The other end, or the multicast group of all others.
+        /// The remote end, or the multicast group of all remote ends.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         remote: Option<IpAddr>,
         /// Its own IP on the underlay.
@@ -109,7 +109,7 @@ pub enum LinkDetail {
     },
     /// A bridge.
     Bridge {
-        /// It keeps VLANs apart (`IFLA_BR_VLAN_FILTERING`).
+        /// Whether VLAN filtering is on (`IFLA_BR_VLAN_FILTERING`).
         vlan_filtering: bool,
     },
 }
@@ -117,14 +117,14 @@ pub enum LinkDetail {
 /// VLANs of a bridge's port, or of the bridge itself (`IFLA_BRIDGE_VLAN_INFO`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Vlans {
-    /// The first.
+    /// The first VLAN id.
     pub first: u16,
-    /// The last.
+    /// The last VLAN id.
     pub last: u16,
-    /// What comes in without a tag is of this one (`BRIDGE_VLAN_INFO_PVID`).
+    /// Whether untagged frames that come in belong to it (`BRIDGE_VLAN_INFO_PVID`).
     #[serde(default)]
     pub pvid: bool,
-    /// It leaves without a tag (`BRIDGE_VLAN_INFO_UNTAGGED`).
+    /// Whether its frames leave untagged (`BRIDGE_VLAN_INFO_UNTAGGED`).
     #[serde(default)]
     pub untagged: bool,
 }

@@ -1,54 +1,54 @@
-//! What names from outside may look like, each by its own specification.
+//! Valid names from outside, each by its own specification.
 //!
-//! Runtimes, CNI plugins, stores and API servers hand on names that somebody else chose. They end up in findings,
-//! in commands for root, in metrics and in a journal, so that a name is kept only if it is one: of the alphabet
-//! and the length that its specification allows. [`super::Gate`] applies this to every fact.
+//! Runtimes, CNI plugins, stores and API servers pass on names that others chose. These names appear in findings, in
+//! commands for root, in metrics and in a journal, so a name is accepted only with the alphabet and the length that its
+//! specification allows. [`super::Gate`] applies this to every fact.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest container id, in bytes. The specification gives no length. Docker, CRI-O and containerd's CRI use 64
-/// characters, containerd allows 76 (`identifiers.Validate`), nerdctl puts its namespace before an id of 64.
+/// Maximum length of a container id, in bytes. The specification gives no length. Docker, CRI-O and containerd's CRI
+/// use 64 characters, containerd allows 76 (`identifiers.Validate`), nerdctl puts its namespace before an id of 64.
 pub(super) const LONGEST_CONTAINER_ID: usize = 128;
-/// Longest RFC 1123 label.
+/// Maximum length of an RFC 1123 label.
 pub(super) const LONGEST_LABEL: usize = 63;
-/// Longest RFC 1123 subdomain, as Kubernetes has it.
+/// Maximum length of an RFC 1123 subdomain in Kubernetes.
 pub(super) const LONGEST_SUBDOMAIN: usize = 253;
-/// Longest device name: `IFNAMSIZ` with the NUL at its end (include/uapi/linux/if.h).
+/// Maximum length of a device name: `IFNAMSIZ` without the NUL at its end (include/uapi/linux/if.h).
 pub(super) const LONGEST_DEVICE: usize = 15;
-/// Longest path: `PATH_MAX` with the NUL at its end (include/uapi/linux/limits.h).
+/// Maximum length of a path: `PATH_MAX` without the NUL at its end (include/uapi/linux/limits.h).
 pub(super) const LONGEST_PATH: usize = 4095;
 
-/// A name of a kind that others choose, or something else that is taken only on conditions.
+/// A kind of name that others choose, or something else that is accepted only under conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Name {
-    /// Of a container or a sandbox. CNI specification, "CNI operations": `CNI_CONTAINERID` starts with an
-    /// alphanumeric character, followed by alphanumeric characters, `_`, `.` or `-`.
+    /// A container or a sandbox. CNI specification, "CNI operations": `CNI_CONTAINERID` starts with an alphanumeric
+    /// character, followed by alphanumeric characters, `_`, `.` or `-`.
     ContainerId,
-    /// Of a Kubernetes namespace: an RFC 1123 label.
+    /// A Kubernetes namespace: an RFC 1123 label.
     Namespace,
-    /// Of a pod: an RFC 1123 subdomain.
+    /// A pod: an RFC 1123 subdomain.
     PodName,
-    /// Of a pod, never used twice. A UUID, or of a static pod the hash of its manifest; the API says only that it
-    /// is a string, so that letters, digits and dashes are taken, no more than of a label.
+    /// A pod's uid, never reused: a UUID, or for a static pod the hash of its manifest. The API specifies only a
+    /// string; accepted are letters, digits and dashes, up to the length of a label.
     PodUid,
-    /// Of a container within its pod (an RFC 1123 label), or one that Docker gave
-    /// (`[a-zA-Z0-9][a-zA-Z0-9_.-]+`, `RestrictedNameChars`).
+    /// A container within its pod (an RFC 1123 label), or a container of Docker's (`[a-zA-Z0-9][a-zA-Z0-9_.-]+`,
+    /// `RestrictedNameChars`).
     ContainerName,
-    /// Of a network. libcni takes those of the same alphabet as container ids (`ValidateNetworkName`); networks of
-    /// Docker and podman, and pools of Calico and Whereabouts, are named so too.
+    /// A network. libcni accepts the same alphabet as for container ids (`ValidateNetworkName`), which also fits
+    /// networks of Docker and podman, and pools of Calico and Whereabouts.
     Network,
-    /// Of a network interface in a container. CNI's `CNI_IFNAME`, which is the kernel's rule (`dev_valid_name`,
-    /// net/core/dev.c): no `/`, `:` or white space, not `.` or `..`, at most 15 bytes. Of these only what needs no
-    /// quoting anywhere is kept.
+    /// A network interface in a container. `CNI_IFNAME` follows the kernel's rule (`dev_valid_name`, net/core/dev.c):
+    /// no `/`, `:` or white space, not `.` or `..`, at most 15 bytes. Of these, only names that need no quoting
+    /// anywhere are accepted.
     Device,
-    /// Of a file: absolute, at most 4,095 bytes, without a NUL.
+    /// A file: absolute, at most 4,095 bytes, without a NUL.
     Path,
-    /// A run of a CNI plugin: only that by root of the node's own user namespace is taken.
+    /// A run of a CNI plugin: only a run by root of the node's own user namespace is accepted.
     PluginRun,
-    /// The file of a CNI plugin: only one that nobody but root can change is believed.
+    /// The file of a CNI plugin: only a file that nobody except root can change is trusted.
     PluginFile,
 }
 
@@ -67,7 +67,7 @@ impl Name {
         Name::PluginFile,
     ];
 
-    /// As JSON and metrics spell it.
+    /// The spelling in JSON and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl Name {
         }
     }
 
-    /// Whether a text is such a name. Of what is no text (a run, a file) none is.
+    /// Whether a text is a valid name of this kind. Always false for kinds that are no text (a run, a file).
     #[must_use]
     pub fn fits(self, text: &str) -> bool {
         match self {
@@ -98,7 +98,7 @@ impl Name {
                 text.len() <= LONGEST_LABEL && is_word(text.as_bytes(), fine)
             }
             Name::ContainerName => is_cni_word(text),
-            // Calico's first pools have no name, and go by what they hand out.
+            // Calico's first pools have no name, and are identified by their prefix.
             Name::Network => is_cni_word(text) || is_prefix(text),
             Name::Device => is_device(text) || is_stand_in(text),
             Name::Path => {
@@ -115,18 +115,18 @@ impl fmt::Display for Name {
     }
 }
 
-/// What a device is called whose own name cannot be shown as it is. The kernel takes nearly any bytes for one; no
-/// device can have this, for the kernel refuses a `:`.
+/// Replaces a device name that cannot be shown as it is. The kernel accepts nearly any bytes; no device can have the
+/// replacement, because the kernel rejects a `:`.
 #[must_use]
 pub(super) fn stand_in(ifindex: u32) -> String {
     format!("{STAND_IN}{ifindex}")
 }
 
-/// What an interface in a container is called whose own name cannot be shown as it is, where nothing else names it.
-/// Whoever makes a pod may choose one (Multus' `interface`). The same name always becomes the same one.
+/// Replaces the name of an interface in a container that cannot be shown as it is, if there is no other name. The
+/// creator of a pod can choose it (Multus' `interface`). The same name always gets the same replacement.
 #[must_use]
 pub(super) fn harmless(ifname: &str) -> String {
-    // FNV-1a, of 32 bits.
+    // FNV-1a, 32 bits.
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     format!("odd-{:08x}", ifname.bytes().fold(0x811c_9dc5, step))
 }
@@ -135,7 +135,7 @@ fn is_cni_word(text: &str) -> bool {
     text.len() <= LONGEST_SUBDOMAIN && is_word(text.as_bytes(), is_of_cni)
 }
 
-/// An address and a length, as `10.0.0.0/16`.
+/// An address and a prefix length, as `10.0.0.0/16`.
 fn is_prefix(text: &str) -> bool {
     let Some((address, length)) = text.split_once('/') else { return false };
     address.parse::<std::net::IpAddr>().is_ok()
@@ -143,7 +143,7 @@ fn is_prefix(text: &str) -> bool {
         && length.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether the kernel takes this for a device's name (`dev_valid_name`, net/core/dev.c), and CNI for an interface's
+/// Whether the kernel accepts this as a device name (`dev_valid_name`, net/core/dev.c), and CNI as an interface name
 /// (`ValidateInterfaceName`).
 #[must_use]
 pub fn is_legal_device(text: &str) -> bool {
@@ -158,7 +158,7 @@ fn is_stand_in(text: &str) -> bool {
     index.is_some_and(|index| index.parse::<u32>().is_ok_and(|number| number.to_string() == index))
 }
 
-/// A device's name that needs no quoting: letters, digits and `_.-@+=,`, and none of the last at its beginning.
+/// A device name that needs no quoting: letters, digits and `_.-@+=,`; the first character is a letter, a digit or `_`.
 fn is_device(text: &str) -> bool {
     let fine = |byte: u8| is_of_cni(byte) || matches!(byte, b'@' | b'+' | b'=' | b',');
     text.len() <= LONGEST_DEVICE
@@ -170,7 +170,7 @@ fn is_of_cni(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
-/// An alphanumeric character, and then others of an alphabet.
+/// An alphanumeric character, followed by characters of an alphabet.
 fn is_word(text: &[u8], fine: impl Fn(u8) -> bool) -> bool {
     match text {
         [first, rest @ ..] => first.is_ascii_alphanumeric() && rest.iter().all(|byte| fine(*byte)),
@@ -187,7 +187,7 @@ fn is_label(text: &str) -> bool {
         && bytes.last().is_some_and(|byte| fine(*byte))
 }
 
-/// Kubernetes does not bound the single labels of one (`IsDNS1123Subdomain`).
+/// Kubernetes does not limit the single labels of a subdomain (`IsDNS1123Subdomain`).
 fn is_subdomain(text: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let part = |part: &str| {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing that a shell, an option parser or a terminal takes for more than a word.
+        /// A valid name is never more than one word to a shell, an option parser or a terminal.
         #[test]
         fn a_name_that_fits_is_harmless(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let text = String::from_utf8_lossy(&bytes);

@@ -1,5 +1,4 @@
-//! What is in a netns: addresses, routes, neighbours, and who was heard to claim an IP. Its links are in
-//! `link.rs`.
+//! Contents of a netns: addresses, routes, neighbours, and claims to an IP. Links are in `link.rs`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -56,18 +55,18 @@ impl<'de> Deserialize<'de> for Mac {
     }
 }
 
-/// Which address: as a message names it. What of this the kernel takes for one is `map::AddressId`: of IPv6 neither
-/// the prefix nor the peer.
+/// An address as a message identifies it. The kernel's own identity is `map::AddressId`: for IPv6 neither the prefix
+/// nor the peer counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AddressKey {
     /// The device's index.
     pub ifindex: u32,
-    /// `IFA_LOCAL`, else `IFA_ADDRESS`: the address this netns has.
+    /// `IFA_LOCAL`, else `IFA_ADDRESS`: the address of this netns.
     pub local: IpAddr,
-    /// Length of the prefix.
+    /// Prefix length.
     pub prefix_len: u8,
-    /// `IFA_ADDRESS` where it differs from `local`: the far end of a point-to-point link. It is
-    /// **not** held here. Of IPv4 it may be 0.0.0.0, which is not the same as none.
+    /// `IFA_ADDRESS` if it differs from `local`: the far end of a point-to-point link. It is **not** held here. For
+    /// IPv4 it may be 0.0.0.0, which is not the same as none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<IpAddr>,
 }
@@ -75,14 +74,14 @@ pub struct AddressKey {
 /// An address on a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// What identifies it.
+    /// Its identity.
     #[serde(flatten)]
     pub key: AddressKey,
-    /// `RT_SCOPE_*`: 0 global, 253 link, 254 host. `None` when the source does not tell.
+    /// `RT_SCOPE_*`: 0 global, 253 link, 254 host. `None` if the source does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<u8>,
-    /// `IFA_F_*` bits (tentative 0x40, dadfailed 0x08, permanent 0x80, secondary 0x01). `None` when
-    /// the source does not tell.
+    /// `IFA_F_*` bits (tentative 0x40, dadfailed 0x08, permanent 0x80, secondary 0x01). `None` if the source does not
+    /// report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flags: Option<u32>,
 }
@@ -90,32 +89,32 @@ pub struct Address {
 /// An ARP or NDP entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// The device it stands on.
+    /// The device of the entry.
     pub ifindex: u32,
     /// The neighbour's IP.
     pub ip: IpAddr,
-    /// Its MAC, when it is known.
+    /// Its MAC, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     /// `NUD_*` bits: 0x01 incomplete, 0x02 reachable, 0x04 stale, 0x08 delay, 0x10 probe,
     /// 0x20 failed, 0x40 noarp, 0x80 permanent.
     pub state: u16,
-    /// The MAC that an update named and that did not win (`tp_btf/neigh_update`).
+    /// The MAC of an update that the entry rejected (`tp_btf/neigh_update`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed: Option<Mac>,
-    /// Somebody set it by hand (`NEIGH_UPDATE_F_ADMIN`).
+    /// Whether it was set manually (`NEIGH_UPDATE_F_ADMIN`).
     #[serde(default)]
     pub admin: bool,
 }
 
-/// What identifies a route (`fib_table_insert`, `fib6_add_rt2node`; the type of service is left out).
+/// The identity of a route (`fib_table_insert`, `fib6_add_rt2node`; without the type of service).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RouteKey {
-    /// Where it leads; the unspecified address for the default route.
+    /// The destination; the unspecified address for the default route.
     pub to: IpAddr,
-    /// 0, 32 or 128: only default routes and those to single IPs are told of.
+    /// 0, 32 or 128: only default routes and routes to single IPs are reported.
     pub prefix_len: u8,
-    /// Its table: 254 is `main`. Those of table 255, `local`, are not told of.
+    /// Its table: 254 is `main`. Routes of table 255, `local`, are not reported.
     pub table: u32,
     /// Its metric.
     #[serde(default)]
@@ -125,10 +124,10 @@ pub struct RouteKey {
 /// A unicast route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// What identifies it.
+    /// Its identity.
     #[serde(flatten)]
     pub key: RouteKey,
-    /// Where to, one or more; bounded.
+    /// The next hops, at least one; bounded.
     pub hops: Vec<Hop>,
 }
 
@@ -137,33 +136,32 @@ pub struct Route {
 pub struct Hop {
     /// The device, in the same netns.
     pub ifindex: u32,
-    /// The router to send it to; absent where the destination itself is on the link.
+    /// The router; absent if the destination itself is on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
 
-/// Somebody on a link said that an IP is theirs: what an ARP packet or a neighbour advertisement said.
+/// A claim to an IP on a link, in an ARP packet or a neighbour advertisement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Claim {
-    /// The device that heard it.
+    /// The device that received it.
     pub ifindex: u32,
     /// The IP.
     pub ip: IpAddr,
-    /// Whose it is to be.
+    /// The MAC that claims the IP.
     pub mac: Mac,
-    /// By which kind of packet.
+    /// The kind of packet.
     pub kind: ClaimKind,
 }
 
-/// The packets that claim an IP. RFC 5227's probes, whose sender IP is 0.0.0.0, claim none.
+/// Packets that claim an IP. RFC 5227's probes, whose sender IP is 0.0.0.0, claim none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimKind {
-    /// A request of somebody who has the IP.
+    /// A request whose sender has the IP.
     Request,
-    /// An answer.
+    /// A reply.
     Reply,
-    /// Sender and target are the same IP: RFC 5227's announcement, gratuitous ARP, an unsolicited
-    /// advertisement.
+    /// Sender and target are the same IP: RFC 5227's announcement, gratuitous ARP, an unsolicited advertisement.
     Announcement,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NetnsRef;
 
-/// Which boot of which node a stream of facts belongs to.
+/// The boot and the node that a stream of facts belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boot {
     /// `/proc/sys/kernel/random/boot_id`.
@@ -13,28 +13,28 @@ pub struct Boot {
     pub node: String,
     /// Kernel release (`uname -r`).
     pub kernel: String,
-    /// Wall clock minus boot clock in nanoseconds: turns a [`BootNs`](super::BootNs) into a date for people.
+    /// Wall clock minus boot clock in nanoseconds: converts a [`BootNs`](super::BootNs) to a date.
     pub wall_offset: i64,
     /// The daemon's own netns, which is the host's.
     pub host: NetnsRef,
 }
 
-/// What the probes can see, where the map must know it to read a silence rightly.
+/// What the probes can see, as far as the map needs it to interpret silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sight {
-    /// The end of a teardown is seen ([`Observation::NetnsGone`](super::What::NetnsGone)). If not, a dying netns is dropped when
-    /// its nsid is: nothing would ever tell that it ended.
+    /// Whether the end of a teardown is observed ([`Observation::NetnsGone`](super::Observation::NetnsGone)). If not, a
+    /// netns is removed when its teardown begins, because its end would never be reported.
     pub teardown_end: bool,
-    /// A task giving up its namespaces is seen, zombies included.
+    /// Whether the release of a task's namespaces is observed, zombies included.
     pub release: bool,
-    /// Every address change is seen in the kernel's own order. Netlink's later word on one then only
-    /// adds detail: it neither makes nor ends an address.
+    /// Whether every address change is observed in the kernel's own order. A later netlink message then only adds
+    /// detail: it neither adds nor removes an address.
     #[serde(default)]
     pub addresses: bool,
-    /// Every run of a CNI plugin is seen. If not, nobody knows whether a DEL is under way.
+    /// Whether every run of a CNI plugin is observed. If not, it is unknown whether a DEL is under way.
     #[serde(default)]
     pub calls: bool,
-    /// Tasks that come, go and move between netns are seen. What a snapshot then shows that no event had told was
+    /// Whether tasks that start, end and move between netns are observed. A change that only a snapshot shows was then
     /// missed.
     #[serde(default)]
     pub tasks: bool,
@@ -44,9 +44,9 @@ pub struct Sight {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// `probes`, `netlink`, `neighbours`, `routes`, `procfs`, `cni`, `kubernetes`, …; a runtime's own name, or
-    /// `runtime` while there is none.
+    /// `runtime` as long as there is none.
     pub name: String,
-    /// Its state.
+    /// Its status.
     pub status: SourceStatus,
     /// One line for people: why it is not `active`, or how it works.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -57,12 +57,12 @@ pub struct Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceStatus {
-    /// It tells all it should.
+    /// It reports everything that it should.
     Active,
-    /// It tells a part, or later than it could.
+    /// It reports only a part, or with delay.
     Degraded,
-    /// It does not answer: what it would have told is unknown.
+    /// It does not answer: what it would have reported is unknown.
     Down,
-    /// Switched off by the configuration, or not there to be asked.
+    /// Switched off by the configuration, or nothing to query.
     Disabled,
 }

@@ -1,4 +1,4 @@
-//! Everything that a fact can say.
+//! Everything that a fact can report.
 
 use std::net::IpAddr;
 
@@ -11,71 +11,71 @@ use super::{
     Sight, Source, Task, TaskKey, Unreadable, Vlans,
 };
 
-/// What was seen.
+/// What was observed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "what")]
 pub enum Observation {
-    /// First fact of every stream: which boot of which node this is.
+    /// First fact of every stream: the boot and the node.
     Boot(Boot),
-    /// The wall clock was set: dates are made with this offset from now on, as [`Boot::wall_offset`].
+    /// The wall clock was set: dates use this offset from now on, as [`Boot::wall_offset`].
     ClockSet {
         /// Wall clock minus boot clock in nanoseconds.
         wall_offset: i64,
     },
-    /// How much can be seen; changes when the attach ladder settles.
+    /// How much can be observed; changes when the attach ladder has settled.
     Sight(Sight),
-    /// A source changed its state.
+    /// The state of a source has changed.
     Source(Source),
-    /// There is no source of this name any more: it goes by another one, or it stood for the lack of
-    /// those that are there now.
+    /// There is no source of this name any more: it has another name now, or it represented the lack of sources that
+    /// exist now.
     SourceGone {
         /// Its name.
         name: String,
     },
 
-    /// A source told names that are none, and they were not taken: see [`Gate`](super::Gate).
+    /// A source reported invalid names, which were rejected: see [`Gate`](super::Gate).
     Refused {
         /// The source.
         source: String,
-        /// What they were to be.
+        /// The kind of the names.
         name: Name,
-        /// How many.
+        /// Number of rejections.
         count: u64,
     },
 
-    /// Every container runtime and store that was there at the start has given its first answer, or has had the
-    /// time to: what they have not told by now is not waited for. What they told comes before this.
+    /// Every container runtime and store that existed at the start has given its first answer, or has had the time to:
+    /// missing answers are not waited for any more. Their facts come before this one.
     FirstAnswers,
-    /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns that
-    /// were being torn down are dropped then, for the end of that may be what was lost.
+    /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns in teardown are
+    /// removed then, because their end may have been lost.
     Lost {
-        /// How many, when it is known.
+        /// Number of lost events, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
-        /// Runs of CNI plugins may be among them: nothing tells of these again. Records that do not say may
-        /// mean them.
+        /// Whether runs of CNI plugins may be among them: these cannot be read again. If absent in a record, they may
+        /// be.
         #[serde(default = "yes")]
         calls: bool,
     },
-    /// A dump of `scope` began: entries last touched before this fact's `at` go when it ends.
+    /// A dump of `scope` began: entries last touched before this fact's `at` are removed when it ends.
     Began(Scope),
-    /// The dump ended. Only a complete one sweeps: what a truncated dump did not name is unknown.
+    /// The dump ended. Only a complete dump removes entries: what a truncated dump did not name is unknown.
     Ended {
         /// What was dumped.
         #[serde(flatten)]
         scope: Scope,
-        /// Time of the [`Observation::Began`] this closes.
+        /// Time of the [`Observation::Began`] of this dump.
         began: BootNs,
-        /// Every entry was read.
+        /// Whether every entry was read.
         complete: bool,
     },
 
-    /// A netns is alive. The names it carries belong together from now on.
+    /// A netns is alive. Its names belong together from now on.
     Netns {
         /// Its names.
         netns: NetnsRef,
     },
-    /// A netns was just made (`copy_net_ns`).
+    /// A netns was just created (`copy_net_ns`).
     NetnsCreated {
         /// Its names.
         netns: NetnsRef,
@@ -93,78 +93,78 @@ pub enum Observation {
         /// Its names.
         netns: NetnsRef,
     },
-    /// The teardown has ended: devices and addresses are gone, its inode and nsid are free.
+    /// The teardown has ended: devices and addresses are removed, its inode and nsid are free.
     NetnsGone {
         /// Its names.
         netns: NetnsRef,
     },
 
-    /// It could not be opened, or not be asked for: what is in it is unknown as before.
+    /// The netns could not be opened, or there was no request for it: its contents stay as unknown as before.
     NetnsClosed {
-        /// The names it was looked for by.
+        /// The names by which it was looked up.
         netns: NetnsRef,
     },
 
-    /// A link is there.
+    /// A link exists or has changed.
     Link {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
         /// The link.
         link: Link,
     },
-    /// A link left this netns: deleted, or moved to another one. Its addresses went with it.
+    /// A link left this netns: deleted, or moved to another one. Its addresses were removed with it.
     LinkGone {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// Which.
+        /// Index of the link.
         ifindex: u32,
     },
-    /// What a netns calls another one: an nsid of its own for a netns that is known here.
+    /// A netns's nsid for another one.
     PeerNetns {
-        /// Whose nsid it is.
+        /// The netns in which the nsid is valid.
         netns: NetnsRef,
         /// The nsid there.
         nsid: i32,
-        /// Which netns that is.
+        /// The netns that it refers to.
         peer: NetnsRef,
     },
-    /// A bridge's port has other settings: a link of which no more was told.
+    /// The settings of a bridge port have changed, without further data on the link.
     Port {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// Which device.
+        /// Index of the device.
         ifindex: u32,
         /// As [`Link::isolated`].
         isolated: bool,
     },
-    /// The VLANs of a bridge's port, or of the bridge: all of them.
+    /// All VLANs of a bridge port, or of the bridge.
     Vlans {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// Which device.
+        /// Index of the device.
         ifindex: u32,
-        /// None means none: nothing passes where VLANs are filtered.
+        /// If empty, nothing passes where VLANs are filtered.
         vlans: Vec<Vlans>,
     },
-    /// An address is there.
+    /// An address exists or has changed.
     Address {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
         /// The address.
         address: Address,
     },
     /// An address was deleted.
     AddressGone {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// Which.
+        /// Its identity.
         key: AddressKey,
     },
     /// Duplicate address detection failed: another node on the link answered for the address.
     DadFailed {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// On which link.
+        /// Index of the device.
         ifindex: u32,
         /// The address.
         ip: IpAddr,
@@ -172,60 +172,60 @@ pub enum Observation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         offender: Option<Mac>,
     },
-    /// A neighbour entry is there, or has changed.
+    /// A neighbour entry exists or has changed.
     Neighbour {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
         /// The entry.
         neighbour: Neighbour,
     },
-    /// A neighbour entry is gone.
+    /// A neighbour entry was removed.
     NeighbourGone {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// On which link.
+        /// Index of the device.
         ifindex: u32,
-        /// For which IP.
+        /// Its IP.
         ip: IpAddr,
     },
 
-    /// Somebody claims an IP. Told when it is new for that device or another MAC than before, and again now
-    /// and then while it goes on.
+    /// A claim to an IP. Reported when it is new for the device or has another MAC than before, and repeated at
+    /// intervals while it continues.
     Claimed {
-        /// Where it was heard.
+        /// The netns where it was received.
         netns: NetnsRef,
         /// The claim.
         claim: Claim,
     },
-    /// A route is there, or has changed.
+    /// A route exists or has changed.
     Route {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
         /// The route.
         route: Route,
     },
-    /// A route is gone, or one of several to the same place. Those of a device that goes down or away are
-    /// not told of one by one.
+    /// A route, or one of several to the same destination, was removed. Routes of a device that is set down or removed
+    /// are not reported one by one.
     RouteGone {
-        /// Where.
+        /// Its netns.
         netns: NetnsRef,
-        /// Which.
+        /// Its identity.
         key: RouteKey,
-        /// The next hops that it had: others of the same key stay. Absent for all.
+        /// The removed next hops: others of the same key stay. Empty for all.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         hops: Vec<Hop>,
     },
 
-    /// A task is there, in this netns.
+    /// A task exists, in this netns.
     Task(Task),
     /// A task has begun to exit. It keeps its netns until [`Observation::TaskReleased`].
     TaskExiting {
-        /// Which.
+        /// The task.
         task: TaskKey,
     },
-    /// A task has given its namespaces up (`nsproxy` is gone), or no longer exists.
+    /// A task has released its namespaces (`nsproxy`), or no longer exists.
     TaskReleased {
-        /// Which.
+        /// The task.
         task: TaskKey,
     },
     /// A signal was generated for a task (only SIGKILL is reported).
@@ -236,50 +236,50 @@ pub enum Observation {
         tid: u32,
         /// The signal's number.
         signal: u32,
-        /// Sent to the whole process, not to one thread.
+        /// Whether it was sent to the whole process rather than to one thread.
         group: bool,
-        /// Who sent it; pid 0 is the kernel.
+        /// The sender; pid 0 is the kernel.
         by: Sender,
     },
-    /// A file of a process does not answer, or does again: what is known of its tasks is to be looked at.
+    /// A file of a process stopped answering, or answers again: its tasks must be looked at.
     ProcessDoubted {
         /// The process.
         pid: u32,
     },
-    /// A careful look at one task, for the evidence of a finding.
+    /// A detailed look at one task, for the evidence of a finding.
     Look {
-        /// Which.
+        /// The task.
         task: TaskKey,
         /// What it showed.
         look: Box<Look>,
     },
     /// The cgroup of a process.
     Cgroup {
-        /// Which.
+        /// The task.
         task: TaskKey,
-        /// Path within the hierarchy that names containers (see `map::sandbox`).
+        /// Path within the hierarchy that names containers (see [`cgroup`](super::cgroup)).
         path: String,
     },
 
     /// Something other than a task holds a netns.
     Holder {
-        /// Which netns.
+        /// The netns.
         netns: NetnsRef,
-        /// By what.
+        /// The holder.
         holder: Holder,
     },
-    /// A holder search of this netns, through everything that can be read, has ended. The holders it
-    /// found were told before; none of another kind was seen.
+    /// A search for holders of this netns, through everything that can be read, has ended. The holders that it found
+    /// were reported before; there are no others.
     HoldersSearched {
-        /// Which netns.
+        /// The netns.
         netns: NetnsRef,
-        /// Every source of holders answered.
+        /// Whether every source of holders answered.
         complete: bool,
     },
 
-    /// The CNI result cache says which IPs a container was given.
+    /// The CNI result cache has the IPs that a container was given.
     Attachment(Attachment),
-    /// The cache entry is gone.
+    /// The cache entry was removed.
     AttachmentGone {
         /// Its container.
         container_id: String,
@@ -287,7 +287,7 @@ pub enum Observation {
         ifname: String,
     },
 
-    /// A runtime tells of a sandbox.
+    /// A runtime reports a sandbox.
     Sandbox(Sandbox),
     /// A runtime has removed a sandbox.
     SandboxGone {
@@ -296,7 +296,7 @@ pub enum Observation {
         /// The sandbox.
         id: String,
     },
-    /// A runtime tells of a container.
+    /// A runtime reports a container.
     Container(Container),
     /// A runtime has removed a container.
     ContainerGone {
@@ -305,66 +305,65 @@ pub enum Observation {
         /// The container.
         id: String,
     },
-    /// All runtimes that run on the node, whether or not they are asked, and all monitors of containers.
+    /// All runtimes that run on the node, whether or not they are queried, and all monitors of containers.
     RuntimeProcesses {
         /// The runtimes.
         runtimes: Vec<RuntimeProcess>,
         /// The monitors.
         monitors: Vec<Monitor>,
-        /// Every process could be read: who is not listed does not run.
+        /// Whether every process could be read, so that a runtime that is not listed does not run.
         complete: bool,
     },
 
-    /// The API server tells of a pod of this node.
+    /// The API server reports a pod of this node.
     Pod(Pod),
     /// The API server has deleted a pod of this node.
     PodGone {
         /// Its uid.
         uid: String,
     },
-    /// All that the API server has told of this node's pods is as new as this.
+    /// The API server's reports of this node's pods are complete up to this time.
     PodsConfirmed,
 
     /// A container's file system, or its netns file, is mounted somewhere.
     ContainerMount(ContainerMount),
-    /// A search of every mount namespace for mounts of these containers has ended. What it found was
-    /// told before.
+    /// A search of every mount namespace for mounts of these containers has ended. What it found was reported before.
     ContainerMountsSearched {
         /// The containers' ids.
         ids: Vec<String>,
-        /// Every mount namespace could be read.
+        /// Whether every mount namespace could be read.
         complete: bool,
     },
-    /// What the kernel's worker that tears netns down (`cleanup_net`) does; absent while it rests.
+    /// State of the kernel's worker that tears down netns (`cleanup_net`); absent while it is idle.
     Cleanup {
         /// The worker.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<Cleanup>,
     },
 
-    /// A store reserves an IP, or has changed for whom.
+    /// A store has a reservation of an IP, or has changed its owner.
     Reservation(Reservation),
-    /// A store has let go of a reservation.
+    /// A store has released a reservation.
     ReservationGone {
         /// Name of the store.
         store: String,
         /// The reservation's key.
         key: String,
     },
-    /// What a network can hand out. Ranges end with a dump that does not name them.
+    /// What a network can hand out. A range is removed by a complete dump that does not name it.
     Range(Range),
-    /// A block of a store is there, or more or fewer of it are taken.
+    /// A block of a store exists, or the number of its taken IPs has changed.
     Block(Block),
-    /// It is there no more.
+    /// A block was removed.
     BlockGone {
         /// Name of the store.
         store: String,
         /// The block's key.
         key: String,
     },
-    /// A file of a store cannot be read. What it said before is told neither again nor as gone.
+    /// A file of a store cannot be read. Its former content is neither repeated nor reported as removed.
     StoreUnreadable(Unreadable),
-    /// It can be read again, or is gone.
+    /// The file can be read again, or was removed.
     StoreReadable {
         /// Name of the store.
         store: String,
@@ -374,44 +373,44 @@ pub enum Observation {
 
     /// A CNI's datastore has an endpoint for a pod of this node, or has changed it.
     Endpoint(Endpoint),
-    /// It has none any more.
+    /// The endpoint was removed.
     EndpointGone {
-        /// Name of the source that tells of it.
+        /// Name of the source that reports it.
         store: String,
         /// The endpoint's key.
         key: String,
     },
-    /// This store has told all there is of endpoints until now.
+    /// This datastore has reported all changes of endpoints until now.
     EndpointsConfirmed {
-        /// Name of the source that tells of them.
+        /// Name of the source that reports them.
         store: String,
     },
 
-    /// A CNI plugin began to run.
+    /// A CNI plugin was started.
     CniBegan(CniCall),
-    /// It has ended.
+    /// A run of a CNI plugin has ended.
     CniEnded {
-        /// Which run.
+        /// The process of the run.
         task: TaskKey,
-        /// Its exit status, 0 for success; absent when a signal ended it or it was not seen to end.
+        /// Its exit status, 0 for success; absent if a signal ended it or its end was missed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<u32>,
         /// The signal that ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<u32>,
     },
-    /// Why a run failed, as the runtime's log has it.
+    /// Why a run failed, according to the runtime's log.
     CniError {
-        /// Of which container.
+        /// The container.
         container_id: String,
-        /// Which command.
+        /// The command.
         command: CniCommand,
-        /// The log's words, bounded. Hostile text.
+        /// The text of the log, bounded. Hostile text.
         text: String,
     },
 }
 
-/// What a record that does not say may mean.
+/// The default for a record without the field.
 fn yes() -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! What container runtimes say of their sandboxes and containers.
+//! Sandboxes and containers, as container runtimes report them.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::PodName;
 
-/// A pod sandbox, or with Docker a container that has a netns of its own. Each fact is whole: what it
-/// lacks the runtime does not tell, or was not asked yet.
+/// A pod sandbox, or with Docker a container with a netns of its own. Each fact is complete: what it lacks the runtime
+/// does not report, or was not queried yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Name of the source that tells: `containerd`, `cri-o`, `docker`.
+    /// Name of the source: `containerd`, `cri-o`, `docker`.
     pub runtime: String,
     /// Its id in that runtime.
     pub id: String,
@@ -23,23 +23,23 @@ pub struct Sandbox {
     /// Name of a container that no kubelet made. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether it lives, as far as the runtime knows.
+    /// Whether it lives, according to the runtime.
     pub life: Life,
-    /// The runtime's own word for it: `Ready`, `NotReady`, `running`, `exited`, `dead`, `removing`.
+    /// The runtime's own word for its state: `Ready`, `NotReady`, `running`, `exited`, `dead`, `removing`.
     pub word: String,
-    /// When it was made, Unix time in nanoseconds by the runtime's clock.
+    /// When it was created, as Unix time in nanoseconds by the runtime's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<i64>,
-    /// The IPs that the runtime believes it has.
+    /// The IPs that it has according to the runtime.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ips: Vec<IpAddr>,
-    /// Path of its netns on the node, where the runtime tells. Hostile text.
+    /// Path of its netns on the node, if the runtime reports it. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_path: Option<String>,
-    /// Its first process, where the runtime tells, while it lives.
+    /// Its first process, if the runtime reports it, while it lives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// It shares the node's netns: no address is its own.
+    /// Whether it shares the node's netns: no address is its own.
     #[serde(default)]
     pub host_network: bool,
 }
@@ -47,23 +47,23 @@ pub struct Sandbox {
 /// A container within a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// Name of the source that tells.
+    /// Name of the source.
     pub runtime: String,
     /// Its id in that runtime.
     pub id: String,
-    /// The sandbox it belongs to.
+    /// The sandbox that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
     /// Its name in the pod. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether it lives, as far as the runtime knows.
+    /// Whether it lives, according to the runtime.
     pub life: Life,
-    /// The runtime's own word for it: `Running`, `Exited`, …
+    /// The runtime's own word for its state: `Running`, `Exited`, …
     pub word: String,
 }
 
-/// Whether a runtime believes that something lives.
+/// Whether something lives, according to a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Life {
@@ -71,14 +71,14 @@ pub enum Life {
     Alive,
     /// It has ended, or is being removed.
     Dead,
-    /// It is being made, or the runtime does not know itself.
+    /// It is being created, or the runtime does not know its state.
     Unclear,
 }
 
-/// The kinds of container runtimes that are told apart by their processes.
+/// Kinds of container runtimes, identified by their processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Engine {
-    /// containerd, for whoever speaks CRI to it.
+    /// containerd, for clients of its CRI.
     #[serde(rename = "containerd")]
     Containerd,
     /// CRI-O.
@@ -87,13 +87,13 @@ pub enum Engine {
     /// dockerd, with the containerd behind it.
     #[serde(rename = "docker")]
     Docker,
-    /// podman, which has no daemon unless somebody serves its API.
+    /// podman, which has no daemon unless its API service runs.
     #[serde(rename = "podman")]
     Podman,
 }
 
 impl Engine {
-    /// As the runtimes call themselves.
+    /// The runtimes' own names.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -105,49 +105,49 @@ impl Engine {
     }
 }
 
-/// A container runtime that runs on the node, whether or not it is asked.
+/// A container runtime that runs on the node, whether or not it is queried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeProcess {
     /// Its process.
     pub pid: u32,
-    /// What it is.
+    /// The kind of runtime.
     pub engine: Engine,
     /// Unix sockets on which it listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<String>,
-    /// State directories in which its containers' bundles lie. Empty: not known.
+    /// State directories with the bundles of its containers. Empty if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dirs: Vec<String>,
-    /// ipwatch asks it: one of its sockets is configured, or was found in its usual place.
+    /// Whether ipwatch queries it: one of its sockets is configured, or was found in its usual place.
     #[serde(default)]
     pub asked: bool,
-    /// The configuration says that no pod of this node is its.
+    /// Whether the configuration says that it has no pod of this node.
     #[serde(default)]
     pub ignored: bool,
 }
 
-/// The process beside a container that its runtime left there to wait for it: a containerd-shim or a conmon. While
-/// it runs, the container is somebody's.
+/// The process that a runtime left to wait for a container: a containerd-shim or a conmon. While it runs, the container
+/// has an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Monitor {
     /// Its process.
     pub pid: u32,
-    /// The runtime that started it, as far as it can be told.
+    /// The runtime that started it, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
-    /// That runtime's state directory, by the working directory of the monitor.
+    /// That runtime's state directory, according to the monitor's working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// The containerd namespace, by the same.
+    /// The containerd namespace, according to the working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The container, by the same: of a pod's shim the sandbox.
+    /// The container, according to the working directory; for a pod's shim the sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
     /// Its children: the first processes of its containers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub children: Vec<u32>,
-    /// The configuration says that no pod of this node is its.
+    /// Whether the configuration says that it has no pod of this node.
     #[serde(default)]
     pub ignored: bool,
 }

@@ -1,4 +1,4 @@
-//! Whose a netns is, as the CNI result cache says.
+//! The containers of netns, according to the CNI result cache.
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ pub struct Attachment {
     pub ifname: String,
     /// The network's name in its conflist.
     pub network: String,
-    /// Path of the netns it was made in, when the result says so.
+    /// Path of the netns, if the result has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns_path: Option<String>,
     /// IPs with their prefix lengths.
     pub ips: Vec<(IpAddr, u8)>,
-    /// When the cache was written, Unix time in nanoseconds: the end of the ADD.
+    /// When the cache entry was written, as Unix time in nanoseconds: the end of the ADD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<i64>,
     /// The pod, from the `K8S_POD_*` arguments.

@@ -1,35 +1,35 @@
-//! What a dump may be complete about: only of that is something absent because it was not in it.
+//! What a dump can enumerate completely: only within such a scope does a missing entry mean that something is absent.
 
 use serde::{Deserialize, Serialize};
 
 use super::NetnsRef;
 
-/// A part of the world that a dump enumerates whole.
+/// A set that a dump enumerates completely.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "scope")]
 pub enum Scope {
-    /// Every netns that is alive (`net->list`; a netns queued for teardown is not on it).
+    /// Every netns that is alive (`net->list`, which does not contain a netns queued for teardown).
     Netns,
     /// Every task outside the host's netns.
     Tasks,
     /// The links of one netns.
     Links {
-        /// Which netns.
+        /// The netns.
         netns: NetnsRef,
     },
     /// The addresses of one netns.
     Addresses {
-        /// Which netns.
+        /// The netns.
         netns: NetnsRef,
     },
     /// The neighbours of one netns.
     Neighbours {
-        /// Which netns.
+        /// The netns.
         netns: NetnsRef,
     },
     /// The default routes of one netns and those to single IPs.
     Routes {
-        /// Which netns.
+        /// The netns.
         netns: NetnsRef,
     },
     /// The nsfs mounts of one mount namespace.
@@ -65,7 +65,7 @@ pub enum Scope {
     },
     /// Every endpoint of this node that one datastore has.
     Endpoints {
-        /// Name of the source that tells of them.
+        /// Name of the source that reports them.
         store: String,
     },
 }

@@ -1,27 +1,26 @@
-//! The sources that are called by a name of ours, wherever they are told of: by facts, `ipwatch doctor`, the API and
-//! the metrics.
+//! The sources with a fixed name, in facts, `ipwatch doctor`, the API and the metrics.
 //!
-//! A container runtime, an IPAM store and a datastore of endpoints are sources too. They are called as they call
-//! themselves, or by where they are, and their names are text.
+//! A container runtime, an IPAM store and a datastore of endpoints are sources too. They have their own names, or are
+//! named after their location, and these names are text.
 
 use std::fmt;
 
-/// One of them.
+/// A source with a fixed name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SourceName {
     /// ARP packets on the node's own links.
     Arp,
-    /// The daemon's own capabilities, where some are missing.
+    /// The daemon's own capabilities, if some are missing.
     Capabilities,
     /// The CNI result cache.
     Cni,
-    /// The kubelet, asked for this node's pods where the API server is not.
+    /// The kubelet, queried for this node's pods if the API server is not.
     Kubelet,
     /// The API server.
     Kubernetes,
-    /// The daemon's own memory of findings and tenures.
+    /// The daemon's own store of findings and tenures.
     Ledger,
-    /// The map, where it keeps less than there is.
+    /// The map, if it keeps less than there is.
     Map,
     /// Neighbour entries, by netlink.
     Neighbours,
@@ -35,14 +34,14 @@ pub enum SourceName {
     Procfs,
     /// Routes, by netlink.
     Routes,
-    /// All container runtimes, while there is none.
+    /// Represents the container runtimes, as long as none is found.
     Runtime,
-    /// Which container runtimes run.
+    /// The list of running container runtimes.
     Runtimes,
 }
 
 impl SourceName {
-    /// All of them: no runtime may take one of these names.
+    /// All of them: no runtime may use one of these names.
     pub const ALL: [Self; 15] = [
         Self::Arp,
         Self::Capabilities,
@@ -61,7 +60,7 @@ impl SourceName {
         Self::Runtimes,
     ];
 
-    /// As it is told.
+    /// The name as reported.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -102,13 +101,13 @@ impl PartialEq<SourceName> for String {
     }
 }
 
-/// What kinds of IPAM stores are called. A second host-local directory has its path behind its name.
+/// Names of the kinds of IPAM stores. A second host-local directory has its path appended to the name.
 pub mod store {
     /// The VPC CNI of AWS.
     pub const AWS_VPC_CNI: &str = "aws-vpc-cni";
     /// Calico's blocks.
     pub const CALICO: &str = "calico";
-    /// What tells of Calico's pools.
+    /// The source of Calico's pools.
     pub const CALICO_POOLS: &str = "calico-pools";
     /// Cilium's endpoints.
     pub const CILIUM: &str = "cilium";

@@ -1,10 +1,10 @@
-//! Who is in a netns: tasks, and what a careful look at one shows; and what else holds a netns.
+//! Tasks in a netns, a detailed look at a task, and other holders of a netns.
 
 use serde::{Deserialize, Serialize};
 
 use super::{BootNs, FileSystem, NetnsRef, Process};
 
-/// A task: one thread of one process. `start` tells two tasks with one tid apart.
+/// A task: one thread of one process. `start` distinguishes two tasks with the same tid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskKey {
     /// The process (thread group) id, as in the pid namespace of `/proc`.
@@ -24,39 +24,39 @@ impl TaskKey {
     }
 }
 
-/// A task and where it stands.
+/// A task with its netns and state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Which.
+    /// Its identity.
     #[serde(flatten)]
     pub key: TaskKey,
     /// Its netns.
     pub netns: NetnsRef,
     /// The kernel's name of the thread, lossily decoded. Hostile text.
     pub comm: String,
-    /// The parent process, where the source tells: a child inherits its cgroup.
+    /// The parent process, if the source reports it: a child inherits its cgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<u32>,
-    /// `PF_EXITING` is set.
+    /// Whether `PF_EXITING` is set.
     #[serde(default)]
     pub exiting: bool,
-    /// SIGKILL is pending, for the thread or its process.
+    /// Whether SIGKILL is pending, for the thread or its process.
     #[serde(default)]
     pub killed: bool,
-    /// State letter as `/proc` shows it; absent when the source does not tell.
+    /// State letter as in `/proc`; absent if the source does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<char>,
-    /// For how long it has not been on a CPU, in nanoseconds; never more than it is. A task that exits
-    /// and has not run for a minute has been exiting for a minute.
+    /// How long it has not been on a CPU, in nanoseconds; a lower bound. A task that exits and has not run for a minute
+    /// has been exiting for a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<u64>,
 }
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sender {
-    /// Process id; 0 for the kernel (OOM, cgroup.kill, a dying pid namespace), and with another name than `kernel` for
-    /// a process outside of the daemon's pid namespace.
+    /// Process id; 0 for the kernel (OOM, cgroup.kill, the end of a pid namespace), and with a name other than `kernel`
+    /// for a process outside of the daemon's pid namespace.
     pub pid: u32,
     /// Its name. Hostile text.
     pub comm: String,
@@ -65,9 +65,9 @@ pub struct Sender {
 /// What `/proc/PID/task/TID` showed of one task, for the evidence of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Look {
-    /// The task still has namespaces: `ns/net` reads. `None`: could not be asked.
+    /// Whether the task still has namespaces: `ns/net` can be read. `None`: could not be determined.
     pub netns: Option<Presence>,
-    /// Thread's name. Hostile text.
+    /// The thread's name. Hostile text.
     pub comm: String,
     /// State letter.
     pub state: char,
@@ -77,70 +77,70 @@ pub struct Look {
     pub sig_pending: u64,
     /// `ShdPnd`: signals pending for the process.
     pub shared_pending: u64,
-    /// Kernel function it sleeps in; absent when hidden or not asleep.
+    /// Kernel function it sleeps in; absent if hidden or not asleep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wchan: Option<String>,
-    /// Kernel stack, innermost first, function names without addresses; empty when unreadable.
+    /// Kernel stack, innermost first, function names without addresses; empty if unreadable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stack: Vec<String>,
-    /// A core dump is being written (`CoreDumping: 1`).
+    /// Whether a core dump is being written (`CoreDumping: 1`).
     #[serde(default)]
     pub core_dumping: bool,
     /// CPU time of the thread so far, user and system, in USER_HZ ticks (10 ms): fields 14 and 15 of stat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,
-    /// Threads that its process still has: field 20 of stat.
+    /// Number of threads that its process still has: field 20 of stat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
-    /// Its cgroup is frozen (v1 `freezer.state`, v2 `cgroup.events`), or being frozen. `None`: could
-    /// not be read, so it may be.
+    /// Whether its cgroup is frozen (v1 `freezer.state`, v2 `cgroup.events`), or being frozen. `None`: could not be
+    /// read, so it may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<bool>,
-    /// The control file by which that was asked for, of this cgroup or the nearest one above it: a v2
-    /// `cgroup.freeze` that says 1, or a v1 `freezer.state`. Absolute.
+    /// The control file that requests the freeze, of this cgroup or the nearest one above it: a v2 `cgroup.freeze` that
+    /// says 1, or a v1 `freezer.state`. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_by: Option<String>,
-    /// The CPU time that its cgroup grants and has run out of, in thousandths of a CPU: `cpu.max`, or on v1
-    /// `cpu.cfs_quota_us`, the least of it and those above it. Read only while it runs.
+    /// The CPU limit by which its cgroup is throttled, in thousandths of a CPU: `cpu.max`, or on v1 `cpu.cfs_quota_us`,
+    /// the lowest of its cgroup and those above. Read only while the task is runnable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttled_to: Option<u32>,
     /// Its cgroup path, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// File systems it can see that may be what it waits for: those served by a process, another
-    /// machine or a block device. Read only where its stack says that it waits for one.
+    /// File systems visible to it that it may be waiting for: those served by a process, another machine or a block
+    /// device. Read only if its stack shows that it waits for one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub file_systems: Vec<FileSystem>,
     /// Inits of pid namespaces that wait for this task to end (`zap_pid_ns_processes`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waited_for_by: Vec<Process>,
-    /// A file of its that does not answer. What it would have told is absent here; where `state` is, nothing but this
-    /// is known.
+    /// A file of the task that does not answer. What it would have shown is absent here; if `state` is absent, nothing
+    /// else is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<Unanswered>,
 }
 
 impl Look {
-    /// It shows nothing of the task but that it does not answer.
+    /// Whether it shows only that the task's files do not answer.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         self.unanswered.is_some() && self.state == char::default()
     }
 }
 
-/// What shows that a task is still getting somewhere.
+/// Evidence that a task still makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It runs, or is about to: one that waits for the CPU time that its cgroup grants is runnable as well.
+    /// It runs, or is about to: a task that waits for CPU time of its cgroup is runnable as well.
     Runs,
-    /// It has used so much CPU time since the look before, in USER_HZ ticks.
+    /// CPU time used since the look before, in USER_HZ ticks.
     Cpu(u64),
-    /// So many threads of its process have ended since the look before.
+    /// Number of threads of its process that have ended since the look before.
     Threads(u32),
 }
 
 impl Look {
-    /// What this look shows of progress since the one before.
+    /// The progress that this look shows since the one before.
     #[must_use]
     pub fn progress(&self, before: Option<&Look>) -> Option<Progress> {
         if self.state == 'R' {
@@ -153,7 +153,7 @@ impl Look {
     }
 }
 
-/// A file whose reader has not come back.
+/// A file whose reader has not returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unanswered {
     /// Its path.
@@ -166,34 +166,34 @@ pub struct Unanswered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// In this one.
+    /// It is in this one.
     In(NetnsRef),
-    /// It has given its namespaces up.
+    /// It has released its namespaces.
     Released,
-    /// The task does not exist any more.
+    /// The task no longer exists.
     Gone,
 }
 
-/// What other than a task keeps a netns alive.
+/// A holder of a netns other than a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Holder {
     /// A bind mount of its nsfs file.
     Mount {
-        /// Inode of the mount namespace it stands in.
+        /// Inode of the mount namespace that contains it.
         mount_ns: u64,
         /// Path within that mount namespace. Hostile text.
         path: String,
         /// A process of that mount namespace, through whose `/proc/PID/root` the path is reached.
         pid: u32,
-        /// That process's name, when it was read. Hostile text.
+        /// That process's name, if it was read. Hostile text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         comm: Option<String>,
-        /// Its cgroup path, in the hierarchy that names containers, when it was read.
+        /// Its cgroup path, in the hierarchy that names containers, if it was read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cgroup: Option<String>,
-        /// The mount namespace is neither the node's, nor the daemon's own, nor one in which a container runtime
-        /// runs: whoever is root in there chose the path.
+        /// Whether the mount namespace is neither the node's, nor the daemon's own, nor one in which a container
+        /// runtime runs: then its root user chose the path.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         foreign: bool,
     },
@@ -206,7 +206,7 @@ pub enum Holder {
         /// The process's name. Hostile text.
         comm: String,
     },
-    /// A socket made in it, open in a process that may be elsewhere.
+    /// A socket created in the netns and open in a process that may be in another one.
     Socket {
         /// The process.
         pid: u32,
@@ -215,7 +215,7 @@ pub enum Holder {
         /// The process's name. Hostile text.
         comm: String,
     },
-    /// A socket that no process has any more: a TCP connection that the kernel still closes.
+    /// A socket without a process: a TCP connection that the kernel still closes.
     Orphan {
         /// `tcp LOCAL → REMOTE STATE`.
         text: String,
@@ -223,9 +223,9 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The process to name for people, and to reach the netns by. Of a mount it is the one that it was seen
-    /// through, which says nothing where that is ourselves (in our own mount namespace no name is read, and the
-    /// node's first process stands for its namespace) or kthreadd.
+    /// The process to show to people, and to reach the netns by. For a mount it is the process that the mount was seen
+    /// through, unless that is meaningless: the daemon itself (in its own mount namespace no name is read, and the
+    /// node's first process represents the namespace) or kthreadd.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         match self {

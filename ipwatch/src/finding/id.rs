@@ -4,16 +4,16 @@ use sha2::{Digest, Sha256};
 
 use super::Code;
 
-/// RFC 4648 base32 in lower case: no character needs quoting, and none is mistaken for another when
-/// read out on a call (no 0, 1, 8, 9).
+/// RFC 4648 base32 in lower case: no character needs quoting, and none is mistaken for another when read out on a call
+/// (no 0, 1, 8, 9).
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// The id of the finding with this code and key: 16 characters, 80 bits of SHA-256. The key carries
-/// text that comes from outside, so the hash must be one that nobody can steer.
+/// The id of the finding with this code and key: 16 characters, 80 bits of SHA-256. The key contains text from outside,
+/// so the hash must be collision-resistant.
 pub(crate) fn finding_id(code: Code, key: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(code.as_str());
-    // No code holds a NUL, so no two pairs of code and key are the same bytes.
+    // No code contains a NUL, so different pairs of code and key are different bytes.
     hash.update([0]);
     hash.update(key);
     base32(&hash.finalize()[..10])
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(base32(&[0; 10]), "aaaaaaaaaaaaaaaa");
     }
 
-    /// A new version that gave another id would open every finding of every node a second time.
+    /// A version with other ids would open every finding of every node a second time.
     #[test]
     fn an_id_never_changes() {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The gate with what strangers may send: arbitrary text for every name of every fact.
+//! The gate with hostile input: arbitrary text for every name of every fact.
 
 use std::net::IpAddr;
 
@@ -145,7 +145,7 @@ fn a_list_that_has_lost_an_entry_is_not_complete() {
         let said = admit(Origin::Runtime, list(id, of));
         assert!(!complete(&said) && said.contains(&refused("containerd", Name::ContainerId, 1)));
     }
-    // The next list is another one, and so is another runtime's. Batches do not matter.
+    // The next listing is independent, and so is another runtime's. The division into batches does not matter.
     let mut gate = Gate::default();
     let mut tell = |what| {
         let mut facts = vec![Fact { at: BootNs(7), origin: Origin::Runtime, what }];
@@ -208,7 +208,7 @@ fn a_holder_is_one_wherever_it_is_mounted() {
     assert_eq!(admit(Origin::Procfs, [mounted("/a;id")]), [mounted("/a;id")]);
 }
 
-/// Text as strangers write it: anything, and what is nearly a name.
+/// Hostile text: anything, and text that is nearly a name.
 fn text() -> impl Strategy<Value = String> {
     let near = prop::sample::select(b"abz09AZ-_./:;@+=, $'\"\n\0\x1b".as_slice());
     let bytes = prop_oneof![
@@ -240,7 +240,7 @@ fn names(value: &serde_json::Value, found: &mut Vec<(Name, String)>) {
 }
 
 proptest! {
-    /// Whatever is told, no name gets in that is none.
+    /// No invalid name is admitted, whatever is reported.
     #[test]
     fn nothing_but_names_gets_in(text in prop::collection::vec(text(), 8)) {
         let [a, b, c, d, e, f, g, h] = <[String; 8]>::try_from(text).unwrap();
