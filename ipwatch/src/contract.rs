@@ -1,8 +1,8 @@
-//! The JSON contract, schema `ipwatch/v1`: what every command prints with `-o json` and what the
-//! socket answers. It may grow; a field never changes its meaning.
+//! The JSON contract, schema `ipwatch/v1`: what every command prints with `-o json` and what the socket answers. Fields
+//! may be added; a field never changes its meaning.
 //!
-//! Every document is a [`Document`]: an envelope and one list. Fields that are unknown are absent.
-//! `docs/contract/*.json` holds one example of each, which the tests read.
+//! Every document is a [`Document`]: an envelope and one list. Unknown fields are absent. `docs/contract/*.json` has
+//! one example of each, which the tests read.
 
 #![warn(missing_docs)]
 
@@ -38,10 +38,10 @@ pub use crate::prefix::Prefix;
 
 use crate::fact::{Mac, Name, SourceStatus};
 
-/// The schema's name, in every document.
+/// The name of the schema, in every document.
 pub const SCHEMA: &str = "ipwatch/v1";
 
-/// The envelope and what was asked for.
+/// The envelope and the requested list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
     /// Always [`SCHEMA`].
@@ -50,15 +50,15 @@ pub struct Document {
     pub node: String,
     /// When the answer was made, RFC 3339.
     pub taken_at: String,
-    /// What was asked, and how it stood: silence of a source that is not `active` proves nothing.
+    /// The sources that were queried, with their status: silence of a source that is not `active` proves nothing.
     pub sources: Vec<SourceState>,
     /// The answer.
     #[serde(flatten)]
     pub body: Body,
-    /// `query ipam`, beside the ranges: what is reserved, IP by IP.
+    /// `query ipam`, in addition to the ranges: the reservations, IP by IP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<IpamEntry>,
-    /// `doctor`, beside the probes: what sources told and was not taken.
+    /// `doctor`, in addition to the probes: what was rejected from sources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
     /// `doctor`, beside the probes: codes of findings that cannot be judged, because a source that they rest on does not
@@ -85,20 +85,20 @@ pub struct DaemonInfo {
     pub machine: String,
 }
 
-/// Names of one kind that a source told and that are none, or runs of CNI plugins that do not count.
+/// Invalid names of one kind from a source, or disregarded runs of CNI plugins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     /// The source.
     pub source: String,
-    /// What they were to be.
+    /// The kind of the names.
     pub name: Name,
-    /// How many, since the daemon started.
+    /// Number of rejections since the daemon started.
     pub count: u64,
-    /// The newest, RFC 3339.
+    /// Time of the last rejection, RFC 3339.
     pub last: String,
 }
 
-/// One list of answers, under the name of what was asked for.
+/// One list of answers, under the name of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
@@ -124,16 +124,16 @@ pub enum Body {
     Held(Held),
 }
 
-/// Which addresses.
+/// Selects addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// All, or those within a prefix.
     Ip(Option<Prefix>),
-    /// Of a netns: cookie, inode, nsid, path or name of its mount. `None`: every netns.
+    /// Those of a netns: cookie, inode, nsid, path or name of its mount. `None`: every netns.
     Netns(Option<String>),
-    /// Of a pod: `namespace/name`, a name, or a prefix of uid or container id. `None`: every pod.
+    /// Those of a pod: `namespace/name`, a name, or a prefix of uid or container id. `None`: every pod.
     Pod(Option<String>),
-    /// Of the netns that a process (or one thread of it) holds.
+    /// Those of the netns that a process (or one thread of it) holds.
     Pid(u32),
 }
 
@@ -142,43 +142,43 @@ pub enum Selector {
 pub struct SourceState {
     /// Its name.
     pub name: String,
-    /// Its state.
+    /// Its status.
     pub status: SourceStatus,
-    /// Why, or how, in one line.
+    /// The reason, or how it works, in one line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
 
-/// One address and everything known around it. A netns without any address is told as one entry
-/// without `ip`, so that a leaked one is never invisible.
+/// One address and everything known about it. A netns without any address is reported as one entry without `ip`, so
+/// that a leaked one is visible.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
     /// The IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip: Option<IpAddr>,
-    /// Length of its prefix.
+    /// Prefix length.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_len: Option<u8>,
     /// `global`, `site`, `link`, `host` or a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// Where it sits.
+    /// Its netns.
     pub netns: Netns,
-    /// On which device.
+    /// Its device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
-    /// Who keeps that netns alive.
+    /// What keeps the netns alive.
     pub holders: Vec<Holder>,
-    /// Whose container it is.
+    /// Its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Whose pod it is.
+    /// Its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// What the IPAM says.
+    /// Its reservation in an IPAM store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reservation>,
-    /// Since when the address has been here, as far as ipwatch saw it, RFC 3339.
+    /// Since when the address has been here, as far as ipwatch observed it, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// It was already here at that time, when ipwatch first looked: it has been here for at least so long.
@@ -186,51 +186,51 @@ pub struct Address {
     pub preexisting: bool,
     /// Ids of findings about it.
     pub findings: Vec<String>,
-    /// With whom it shares a link or a router, when that was asked for.
+    /// What it shares a link or a router with, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach: Option<Vec<Segment>>,
 }
 
-/// What an address shares with others: a link, or the router at the other end of its own.
+/// What an address shares with others: a link, or the router at the other end of its own link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
-    /// Which of the two.
+    /// Link or router.
     pub kind: SegmentKind,
     /// The netns of that device, or the router.
     pub netns: Netns,
-    /// The bridge, parent, tunnel or end of a pair by which the others are reached.
+    /// The bridge, parent, tunnel or end of a pair through which the others are reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
-    /// The others.
+    /// The other devices.
     pub members: Vec<Member>,
 }
 
-/// By what others are met.
+/// How members of a segment are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SegmentKind {
-    /// A broadcast gets there, and back.
+    /// A broadcast gets from one to the other, and back.
     Link,
-    /// Each is at its own link to it.
+    /// Each member is on its own link to the router.
     Router,
 }
 
 /// A device on the same link, or at the same router.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Where.
+    /// Its netns.
     pub netns: Netns,
-    /// Which.
+    /// The device.
     pub interface: Interface,
     /// Its IPs.
     pub ips: Vec<IpAddr>,
-    /// Whose container it is.
+    /// Its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Whose pod it is.
+    /// Its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// It has the very IP that was asked about.
+    /// Whether it has the requested IP itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub same_ip: bool,
 }
@@ -238,19 +238,19 @@ pub struct Member {
 /// A network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Netns {
-    /// `net->net_cookie`: never used twice within a boot.
+    /// `net->net_cookie`: never reused within a boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
     /// The number in `net:[…]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inode: Option<u32>,
-    /// Its number in the host's netns.
+    /// Its nsid in the host's netns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nsid: Option<i32>,
     /// Where its nsfs file is mounted on the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// `host`: the node's own. `dying`: its teardown has begun. Absent: an ordinary one, alive.
+    /// `host`: the node's own. `dying`: its teardown has begun. Absent: any other netns that is alive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
@@ -286,7 +286,7 @@ pub struct Container {
     /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The runtime's word on its state.
+    /// Its state, in the runtime's own word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
@@ -306,7 +306,7 @@ pub struct Pod {
     /// Attempt number of its sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Its sandbox's state in the runtime's words.
+    /// State of its sandbox, in the runtime's own word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
@@ -331,22 +331,22 @@ pub struct Neighbour {
     /// Its MAC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// `REACHABLE`, `STALE`, …, as `ip neigh` spells them; `GONE` of an entry that was just removed.
+    /// `REACHABLE`, `STALE`, …, as `ip neigh` spells them; `GONE` for an entry that was just removed.
     pub state: String,
-    /// Where the entry stands.
+    /// The netns of the entry.
     pub netns: Netns,
-    /// On which device.
+    /// The device of the entry.
     pub interface: Interface,
-    /// When it last changed, as far as ipwatch saw it, RFC 3339.
+    /// When it last changed, as far as ipwatch observed it, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Who has the IP on this node.
+    /// The holders of the IP on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<IpamHolder>,
-    /// Whose device on this node has the MAC.
+    /// The device on this node that has the MAC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac_of: Option<IpamHolder>,
-    /// Every MAC that has the IP, where that is more than one.
+    /// Every MAC that has the IP, if there is more than one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflict: Vec<Claimant>,
 }
@@ -354,13 +354,13 @@ pub struct Neighbour {
 /// One of several MACs that have one IP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimant {
-    /// The MAC; absent where only duplicate address detection told that there is one.
+    /// The MAC; absent if only duplicate address detection noticed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// Whose device on this node has it. Absent: it is not on this node.
+    /// The device on this node that has the MAC. Absent if it is not on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<IpamHolder>,
-    /// When it was last heard, RFC 3339. Absent: it has the IP on this node, and was not heard.
+    /// When it was last observed, RFC 3339. Absent if it has the IP on this node, and was not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard: Option<String>,
 }
@@ -370,15 +370,15 @@ pub struct Claimant {
 pub struct Tenure {
     /// The IP.
     pub ip: IpAddr,
-    /// In which netns.
+    /// The netns.
     pub netns: Netns,
-    /// Of which container.
+    /// The container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Of which pod.
+    /// The pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Since when, RFC 3339.
+    /// The beginning, RFC 3339.
     pub from: String,
     /// It was already held then, when ipwatch first looked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -386,59 +386,59 @@ pub struct Tenure {
     /// Until when, RFC 3339; absent while it lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `not-kept`, `unseen` (it was gone when the
-    /// daemon came back).
+    /// `address-deleted`, `device-gone`, `netns-gone`, `reboot`, `not-kept`, `unseen` (it had ended when the daemon
+    /// came back).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<String>,
-    /// How often it came and went in that time, where this tells of more than one time: its netns has too many to keep
-    /// each.
+    /// How often the address was added in that period, if this entry combines several tenures because its netns has too
+    /// many to keep each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u32>,
 }
 
-/// One event that ipwatch wants to see, and how it sees it.
+/// One event that ipwatch needs, and how it is observed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     /// The event: `netns-created`, `ipv4-address`, …
     pub event: String,
-    /// The rung it stands on: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, `socket`, `netlink`,
-    /// `procfs`, `snapshot`, `none`.
+    /// The rung in use: `tp_btf`, `raw_tp`, `fentry`, `kprobe`, `socket`, `netlink`, `procfs`, `snapshot`, `none`.
     pub rung: String,
     /// The kernel function, tracepoint, group or file.
     pub hook: String,
-    /// `active`, `fallback` (a lower rung than the best), `degraded` (attached, and what the canary made was not seen) or
+    /// `active`, `fallback` (a lower rung than the best), `degraded` (attached, but the canary's event was not seen) or
     /// `missing`.
     pub status: String,
-    /// Why not a higher rung, and what is missing for it.
+    /// Why no higher rung is in use, and what is missing for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Events seen since the start.
+    /// Number of events since the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
-    /// Events that were not told: there was no room for them, or there were too many in one second.
-    /// Absent: none.
+    /// Number of events that were dropped: there was no room for them, or there were too many in one second. Absent if
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
-    /// What came of the canary: an event that ipwatch made itself, in a network namespace of its own. Absent: it was not
-    /// made yet, or no program is attached.
+    /// The result of the canary: an event that ipwatch created in a network namespace of its own. Absent if it was not
+    /// created yet, or no program is attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Proof>,
-    /// Events that no probe told: a look at all tasks found what they had left, twice. Absent: none.
+    /// Number of events that no probe reported: two looks at all tasks found their effects. Absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
 }
 
-/// What the canary has shown of an event.
+/// The canary's result for an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// `seen`, `not-seen` (attached, not seen) or `not-tried`.
     pub verdict: String,
-    /// `seen`: microseconds from the event to here. Absent: the kernel half only counts such events, and counted one.
+    /// `seen`: microseconds from the event to its report. Absent if the kernel half only counts such events, and
+    /// counted one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micros: Option<u64>,
     /// Seconds since then.
     pub ago_secs: u64,
-    /// `not-seen`: what of it was not. `not-tried`: why not.
+    /// `not-seen`: which part was not. `not-tried`: why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }

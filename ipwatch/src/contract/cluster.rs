@@ -1,4 +1,4 @@
-//! The part of the contract that no node answers: what `ipwatch cluster scan` finds.
+//! The part of the contract that no node answers: the result of `ipwatch cluster scan`.
 
 use std::net::IpAddr;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::Severity;
 use super::Step;
 
-/// What no node alone can know: `cluster scan`.
+/// The result of `cluster scan`: what no single node can know.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Cluster {
     /// The API server.
     pub server: String,
-    /// What the stores of the cluster can hand out.
+    /// The ranges of the cluster's stores.
     pub ranges: Vec<ClusterRange>,
-    /// What is wrong, the worst first.
+    /// The findings, the worst first.
     pub findings: Vec<ClusterFinding>,
-    /// So many more are not listed.
+    /// Number of further findings that are not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
 }
@@ -25,41 +25,41 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// What a store of the cluster can hand out, and how much of it is taken.
+/// A range of a store of the cluster, and how much of it is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ClusterRange {
     /// `whereabouts` or `calico`.
     pub store: String,
     /// The object: `ippools.whereabouts.cni.cncf.io kube-system/10.0.0.0-27`. Hostile text.
     pub object: String,
-    /// First and last IPs that it hands out, parts apart by `, `; or the prefix, where the bounds are unknown.
+    /// First and last IPs that it hands out, parts separated by `, `; or the prefix, if the bounds are unknown.
     pub range: String,
-    /// Where the bounds come from. Hostile text.
+    /// The source of the bounds. Hostile text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<String>,
-    /// IPs that it can hand out. Absent: the bounds are unknown.
+    /// Number of IPs that it can hand out. Absent if the bounds are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable: Option<u64>,
-    /// IPs allocated.
+    /// Number of allocated IPs.
     pub used: u64,
-    /// IPs allocated for what is gone.
+    /// Number of IPs allocated for something that no longer exists.
     pub leaked: u64,
-    /// IPs allocated for a pod that lives and does not have them, as far as is known.
+    /// Number of IPs allocated for a living pod that does not have them, as far as known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub doubtful: u64,
-    /// IPs that it can still hand out. Absent: the bounds are unknown.
+    /// Number of IPs that it can still hand out. Absent if the bounds are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<u64>,
-    /// IPs that it can hand out again once what has leaked is freed.
+    /// Number of IPs that it can hand out again once the leaks are freed.
     pub recoverable: u64,
-    /// Whether the allocations could be compared with the pods. If not, `leaked` is 0 and says nothing.
+    /// Whether the allocations could be compared with the pods. If not, `leaked` is 0 and means nothing.
     pub compared: bool,
 }
 
-/// One thing that is wrong with what the cluster keeps of IPs.
+/// An error in the cluster's IPAM data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterFinding {
-    /// Which kind.
+    /// The kind.
     pub code: String,
     /// How soon a person must act.
     pub severity: Severity,
@@ -68,24 +68,24 @@ pub struct ClusterFinding {
     /// The IP it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip: Option<IpAddr>,
-    /// The object it stands in, as in [`ClusterRange::object`]. Hostile text.
+    /// The object that contains it, as in [`ClusterRange::object`]. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// Where in the object: the offset or ordinal.
+    /// The place in the object: the offset or ordinal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<String>,
     /// The container's id or Calico's handle. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The pod that it names, and those that have the IP: `namespace/name`. Hostile text.
+    /// The pod that the entry names, and those that have the IP: `namespace/name`. Hostile text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
-    /// The nodes it is about. Hostile text.
+    /// The nodes concerned. Hostile text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
     /// What is wrong, in one line. Hostile text.
     pub why: String,
-    /// What else is known. Hostile text.
+    /// Further evidence. Hostile text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
     /// What to do, in this order.

@@ -1,4 +1,4 @@
-//! The codes of findings: a row each.
+//! The codes of findings: one row for each.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// in `docs/findings`. What the detectors need to know of a code is in [`crate::detect`]'s own table.
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $name:literal,)*) => {
-        /// The stable name of a kind of finding. One detector file in [`crate::detect`] and one runbook page
-        /// in `docs/findings/` carry the same name.
+        /// The stable name of a kind of finding. One detector file in [`crate::detect`] and one runbook page in
+        /// `docs/findings/` have the same name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Code {
             $($(#[$doc])* #[serde(rename = $name)] $code,)*
@@ -39,37 +39,37 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A netns with an IP is held by a thread that is exiting or killed and does not get out.
+    /// A netns with an IP is held by a thread that is exiting or killed and does not end.
     IpHeldByStuckProcess = "ip-held-by-stuck-process",
-    /// A netns with an IP has tasks, and its sandbox is dead to the runtime.
+    /// A netns with an IP has tasks, and its sandbox is dead according to the runtime.
     IpHeldByDeadSandbox = "ip-held-by-dead-sandbox",
     /// The API server has deleted a pod whose netns with an IP is still here.
     IpHeldByDeletedPod = "ip-held-by-deleted-pod",
     /// A NIC of the node is in the netns of a dead sandbox.
     DeviceHeldByDeadSandbox = "device-held-by-dead-sandbox",
-    /// A runtime's netns without tasks, whose sandbox is gone, is kept alive by something else.
+    /// A netns without tasks, whose sandbox no longer exists, is kept alive by something else.
     NetnsLeaked = "netns-leaked",
-    /// The kernel does not get on with tearing netns down.
+    /// The kernel makes no progress with tearing down netns.
     NetnsTeardownStuck = "netns-teardown-stuck",
     /// A dead container's file system is still mounted in another mount namespace.
     MountLeakBlocksRemoval = "mount-leak-blocks-removal",
-    /// Sandboxes of one pod come and go.
+    /// Sandboxes of one pod are recreated again and again.
     SandboxCrashLoop = "sandbox-crash-loop",
-    /// A store let go of an IP that a netns still has.
+    /// A store released an IP that a netns still has.
     IpReleasedButHeld = "ip-released-but-held",
     /// A store hands an IP to a container while another one's netns has it.
     IpConflictImminent = "ip-conflict-imminent",
-    /// An IP is reserved for a container that is gone.
+    /// An IP is reserved for a container that no longer exists.
     IpamReservationLeaked = "ipam-reservation-leaked",
     /// A network has hardly any IP left to hand out.
     IpamRangeExhausting = "ipam-range-exhausting",
-    /// A file of an IPAM store or of the CNI result cache says nothing.
+    /// A file of an IPAM store or of the CNI result cache cannot be read.
     IpamStoreUnreadable = "ipam-store-unreadable",
-    /// The DEL of an old sandbox takes something from the pod's new one.
+    /// The DEL of an old sandbox removes something from the pod's new one.
     CniDelHitsSuccessor = "cni-del-hits-successor",
-    /// A sandbox's network is not given back: DEL fails again and again, or never came.
+    /// A sandbox's network is not released: DEL fails again and again, or was never called.
     CniDelFailing = "cni-del-failing",
-    /// Calico's datastore has no endpoint for a living pod, or one whose pod is gone.
+    /// Calico's datastore has no endpoint for a living pod, or one whose pod no longer exists.
     EndpointMissing = "endpoint-missing",
     /// A pod's device on the node leads nowhere.
     VethOrphaned = "veth-orphaned",

@@ -1,4 +1,4 @@
-//! A finding as everybody is told of it: the API, the log, the ledger and the traces carry it so.
+//! A finding in the form that the API, the log, the ledger and the traces use.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -19,22 +19,22 @@ pub enum Severity {
     Critical,
 }
 
-/// Where a finding stands in its life.
+/// The state of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Seen once.
+    /// Observed once.
     Pending,
-    /// Seen by two separate observations.
+    /// Confirmed by two separate observations.
     Firing,
-    /// Over.
+    /// Ended.
     Resolved,
 }
 
-/// What a finding is about. What is unknown is absent.
+/// What a finding is about. Unknown fields are absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Subject {
-    /// The IP at stake; the first one when the netns has several.
+    /// The IP concerned; the first one if the netns has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip: Option<IpAddr>,
     /// The netns.
@@ -59,13 +59,13 @@ pub struct Subject {
     /// absent then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<Reserved>,
-    /// How many of these the daemon does not list.
+    /// Number of further reservations that the daemon does not list.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reservations_omitted: u32,
 }
 
 impl Subject {
-    /// Whether it is about this IP.
+    /// Whether it names this IP.
     #[must_use]
     pub fn has_ip(&self, ip: IpAddr) -> bool {
         self.ips().any(|known| known == ip)
@@ -76,7 +76,7 @@ impl Subject {
         self.ip.into_iter().chain(self.reservations.iter().map(|one| one.ip))
     }
 
-    /// How many reservations it is about, where these are several.
+    /// Number of reservations, if there are several.
     #[must_use]
     pub fn several(&self) -> Option<usize> {
         let omitted = usize::try_from(self.reservations_omitted).unwrap_or(usize::MAX);
@@ -101,7 +101,7 @@ impl Subject {
 pub struct Reserved {
     /// The IP.
     pub ip: IpAddr,
-    /// Its name in the store: a path, or an object's.
+    /// Its key in the store: a path, or the name of an object.
     pub key: String,
     /// The container that it was made for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,39 +111,40 @@ pub struct Reserved {
     pub pod: Option<Pod>,
 }
 
-/// One item of proof.
+/// One item of evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Which source showed it.
+    /// The source.
     pub source: String,
-    /// When, RFC 3339.
+    /// When it was observed, RFC 3339.
     pub at: String,
-    /// What it showed. May quote hostile text: escape it before a terminal.
+    /// What was observed. May quote hostile text: escape it before a terminal.
     pub text: String,
 }
 
-/// A finding with its life: what the API, the log, the store and the traces carry.
+/// A finding with its state over time, as the API, the log, the store and the traces use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// Stable id: 16 characters of `a-z2-7`. People use a unique prefix.
     pub id: String,
-    /// Which kind.
+    /// The kind.
     pub code: Code,
-    /// How bad.
+    /// How soon a person must act.
     pub severity: Severity,
-    /// Where it stands.
+    /// Its state.
     pub status: Status,
-    /// A source that it rests on does not answer: whether it is still so is unknown. In answers of the daemon only, right
-    /// after `status`: commands that ask for an open finding must not take it for one (`remedy/guard.rs`).
+    /// Whether a source that it depends on does not answer, so that it is unknown whether it still holds. Set only in
+    /// answers of the daemon, and placed right after `status`: commands that check for an open finding must not accept
+    /// such a finding (`remedy/guard.rs`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unjudged: bool,
-    /// About what.
+    /// What it is about.
     pub subject: Subject,
-    /// Who is at fault.
+    /// What holds the IP or the netns.
     pub holders: Vec<Holder>,
-    /// The proof.
+    /// The evidence.
     pub evidence: Vec<Evidence>,
-    /// Since when it has been so, RFC 3339.
+    /// Since when the state has existed, RFC 3339.
     pub since: String,
     /// When the second observation made it fire, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,28 +159,28 @@ pub struct Finding {
     pub caused_by: Option<String>,
     /// What will break.
     pub impact: String,
-    /// What to do, the first line first.
+    /// What to do, one line for each step, in this order.
     pub remediation: Vec<String>,
-    /// The same steps, each with its command as the words that it is made of. Absent in what older versions wrote.
+    /// The same steps, each with its command as separate words. Absent in findings written by older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
-    /// It already stood when ipwatch first looked.
+    /// Whether the state already existed at the first look.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub preexisting: bool,
-    /// A person has seen it: it is not to page again while this is here.
+    /// A person has acknowledged it: it does not page again while this is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acked: Option<Ack>,
 }
 
 impl Finding {
-    /// What to do, in this order. What an older version wrote has commands within its lines that quote nothing: of such
-    /// a finding the runbook is told instead.
+    /// What to do, in this order. In findings written by older versions, commands are part of the lines and quote
+    /// nothing: for these the runbook is named instead.
     #[must_use]
     pub fn advice(&self) -> Cow<'_, [Step]> {
         if !self.steps.is_empty() || self.remediation.is_empty() {
             return Cow::Borrowed(&self.steps);
         }
-        // Three words of ours: nothing in them is to be quoted.
+        // Three fixed words: nothing needs quoting.
         let argv = ["ipwatch", "explain", self.code.as_str()].map(str::to_owned).to_vec();
         Cow::Owned(vec![Step {
             what: "See its runbook".to_owned(),
@@ -189,7 +190,7 @@ impl Finding {
         }])
     }
 
-    /// Whether it is to wake somebody: it is critical, fires, follows from no other, and nobody knows it yet.
+    /// Whether it pages: it is critical, fires, follows from no other finding, and is not acknowledged.
     #[must_use]
     pub fn pages(&self) -> bool {
         self.severity == Severity::Critical
@@ -199,33 +200,33 @@ impl Finding {
     }
 }
 
-/// Somebody's word that a finding is known.
+/// An acknowledgement: a person knows about the finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// When it was given, RFC 3339.
     pub at: String,
-    /// The user who gave it, by number; absent in what older versions wrote.
+    /// Uid of the user who gave it; absent if written by older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Until when it holds, RFC 3339; absent: until the finding is over.
+    /// Until when it is valid, RFC 3339; absent: until the finding ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
-    /// Why, in the words of whoever gave it.
+    /// The reason, as the user wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// One step in the life of a finding: one event for every sink.
+/// A change of a finding: one event for every sink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What happened.
+    /// The kind of change.
     pub change: ChangeKind,
-    /// The finding as it stands now.
+    /// The finding after the change.
     pub finding: Finding,
-    /// When, where the finding does not say so: an acknowledgement was taken back, or ended.
+    /// When it happened, if the finding does not have that time: an acknowledgement was withdrawn, or expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// How many changes of holders, subject or remedies came before it and were not told, because the last one was told
+    /// Number of earlier changes of holders, subject or remedies that were not reported, because the last report was
     /// less than ten seconds before.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held_back: u32,
@@ -248,10 +249,10 @@ impl Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// First seen.
+    /// First observed.
     Opened,
-    /// Began to fire, changed its severity, holders or subject, or was acknowledged or no longer is.
+    /// It fires now, its severity, holders or subject changed, or its acknowledgement did.
     Updated,
-    /// Over.
+    /// Ended.
     Resolved,
 }

@@ -1,14 +1,14 @@
-//! Who or what keeps a netns alive, and the words for it that every output uses: journal, spans, Events and commands.
+//! What keeps a netns alive, and the text for it that every output uses: journal, spans, Events and commands.
 
 use serde::{Deserialize, Serialize};
 
 use crate::escape::quote::{connection, said};
 
-/// Who or what keeps a netns alive. Only a process, a thread, an fd and a socket have a pid: a mount is not kept by a
-/// process, and is its path and the mount namespace it stands in.
+/// What keeps a netns alive. Only a process, a thread, an fd and a socket have a pid: a mount is not held by a process,
+/// and is identified by its path and its mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// What kind of hold it is.
+    /// The kind of holder.
     pub kind: HolderKind,
     /// The process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -16,16 +16,16 @@ pub struct Holder {
     /// The thread, for `thread`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
-    /// Its name. May hold any byte a program chose: escape it before a terminal.
+    /// Its name. May contain any byte that a program chose: escape it before a terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm: Option<String>,
-    /// State letter, when it was looked at.
+    /// State letter, if it was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<char>,
-    /// It has begun to exit and still holds the netns.
+    /// Whether it has begun to exit and still holds the netns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exiting: Option<bool>,
-    /// Since when it has been so (exiting, else holding), RFC 3339.
+    /// Since when it has been exiting, else since when it has held the netns, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// Path of the mount, for `mount`.
@@ -34,22 +34,22 @@ pub struct Holder {
     /// Mount namespace of the mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_ns: Option<u64>,
-    /// A process of that mount namespace, to reach it by. 1: it is the node's own.
+    /// A process of that mount namespace, to reach it by. 1: the mount namespace is the node's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_ns_pid: Option<u32>,
-    /// That process's name. Hostile, as `comm`.
+    /// That process's name. Hostile text, as `comm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_ns_comm: Option<String>,
     /// The fd, for `fd` and `socket`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fd: Option<u32>,
-    /// For a `socket` that no process has: `tcp LOCAL → REMOTE STATE`.
+    /// For a `socket` without a process: `tcp LOCAL → REMOTE STATE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
 }
 
 impl Holder {
-    /// A holder of which nothing but its kind is known.
+    /// A holder of which only the kind is known.
     #[must_use]
     pub fn of_kind(kind: HolderKind) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Holder {
         }
     }
 
-    /// In a few words: `pid 812 java`, `mount /run/netns/x`. A name or a path that is not one plain word is quoted.
+    /// A short text: `pid 812 java`, `mount /run/netns/x`. A name or a path that is not one plain word is quoted.
     #[must_use]
     pub fn words(&self) -> String {
         let comm = name(self.comm.as_deref());
@@ -93,8 +93,8 @@ impl Holder {
         }
     }
 
-    /// Whose mount namespace a mount stands in: `the node's mount namespace`, `the mount namespace of pid 1840
-    /// node-agent`. A name that is not one plain word is quoted.
+    /// The mount namespace of a mount: `the node's mount namespace`, `the mount namespace of pid 1840 node-agent`. A
+    /// name that is not one plain word is quoted.
     #[must_use]
     pub fn mount_place(&self) -> Option<String> {
         let mount_ns = self.mount_ns?;
@@ -115,13 +115,13 @@ fn number(value: Option<u32>) -> String {
     value.map_or_else(|| "?".to_owned(), |value| value.to_string())
 }
 
-/// What kind of hold it is.
+/// The kind of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HolderKind {
-    /// A process in it.
+    /// A process in the netns.
     Process,
-    /// A thread in it whose process is not: its leader has exited, or it went there alone.
+    /// A thread in the netns whose process is not: its leader has exited, or it entered the netns alone.
     Thread,
     /// A bind mount.
     Mount,

@@ -1,4 +1,4 @@
-//! The part of the contract about what IPAM stores hand out and reserve: `query ipam` and `check`.
+//! The part of the contract about ranges and reservations of IPAM stores: `query ipam` and `check`.
 
 use std::net::IpAddr;
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Container, Interface, Netns, Pod};
 
-/// What an IPAM store says of an IP.
+/// The reservation of an IP in an IPAM store.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Which store.
+    /// The store.
     pub store: String,
-    /// Which network of it.
+    /// The network in that store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// Its key there.
+    /// Its key in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// For which container.
+    /// The container that it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    /// For which pod, where the store names one, as Whereabouts does by its `podref`.
+    /// The pod that it is for, if the store names one, as Whereabouts does by its `podref`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
 }
@@ -28,63 +28,64 @@ pub struct Reservation {
 /// What a network can hand out on this node, and how much of it is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpamRange {
-    /// Which store.
+    /// The store.
     pub store: String,
-    /// Which network of it. Hostile text.
+    /// The network in that store. Hostile text.
     pub network: String,
-    /// First and last IPs, `10.0.3.2-10.0.3.254`; the parts of a set apart by `, `, sets by `; `.
+    /// First and last IPs, `10.0.3.2-10.0.3.254`; the parts of a set are separated by `, `, sets by `; `.
     pub range: String,
-    /// Pods that it has room for: a pod takes one IP of each set.
+    /// Number of pods that it has room for: a pod takes one IP of each set.
     pub usable: u64,
-    /// IPs reserved, of the set that has the least left.
+    /// Number of reserved IPs, of the set with the fewest free ones.
     pub used: u64,
-    /// IPs reserved, of all sets, for what is gone. Absent: a source that says what is gone does not answer.
+    /// Number of IPs, of all sets, reserved for something that no longer exists. Absent if a source that this depends
+    /// on does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<u64>,
-    /// Pods that can still be started, by what the store reserves.
+    /// Number of pods that can still be started, according to the store.
     pub free: u64,
-    /// IPs, of all sets, that the store does not reserve and that are up on this node all the same: `check` refuses
-    /// them. Absent: not everything that is up is known.
+    /// Number of IPs, of all sets, that are up on this node without a reservation in the store: `check` rejects them.
+    /// Absent if not everything that is up is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
-    /// Pods that can still be started without one of these.
+    /// Number of pods that can still be started without one of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<u64>,
-    /// The file that says so. Hostile text.
+    /// The file that defines it. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Seconds until nothing is left, if it goes on as in the last minutes.
+    /// Seconds until no IP is left at the rate of the last minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_left: Option<u64>,
 }
 
-/// One reserved IP: what the store, the kernel and the runtime say of it.
+/// One reserved IP, according to the store, the kernel and the runtime.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpamEntry {
     /// The IP.
     pub ip: IpAddr,
-    /// Which store.
+    /// The store.
     pub store: String,
-    /// Which network of it. Hostile text.
+    /// The network in that store. Hostile text.
     pub network: String,
-    /// Its key there. Hostile text.
+    /// Its key in the store. Hostile text.
     pub key: String,
-    /// For which container. Hostile text.
+    /// The container that it is for. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
-    /// For which interface in it. Hostile text.
+    /// The interface in that container. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ifname: Option<String>,
-    /// For which pod. Hostile text.
+    /// The pod that it is for. Hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
     /// When it was written, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Who has it in the kernel. Empty: no netns of this node.
+    /// The holders in the kernel. Empty: no netns of this node.
     pub kernel: Vec<IpamHolder>,
-    /// The runtimes' word on the container: `alive`, `dead`, `gone`, `denied` (all were asked), `nobody` (there is
-    /// none to ask). Absent: unknown.
+    /// State of the container according to the runtimes: `alive`, `dead`, `gone`, `denied` (all were queried), `nobody`
+    /// (there is none to query). Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime: Option<String>,
     /// `yes`: store, kernel and runtime agree. `held-by-another`, `leaked`, `parked` (`ipwatch-ipam` keeps it for
@@ -94,18 +95,18 @@ pub struct IpamEntry {
     pub agree: Option<String>,
 }
 
-/// Who has an IP in the kernel.
+/// A holder of an IP in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpamHolder {
-    /// Where it is up.
+    /// Its netns.
     pub netns: Netns,
-    /// On which device.
+    /// The device that has the IP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
-    /// Whose container it is.
+    /// Its container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Whose pod it is.
+    /// Its pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
 }
@@ -115,20 +116,20 @@ pub struct IpamHolder {
 pub struct Verdict {
     /// The IP.
     pub ip: IpAddr,
-    /// It can: nobody on this node has it, and it is reserved for nobody (else).
+    /// Whether it can: no netns on this node has it, and it is not reserved (for another container).
     pub free: bool,
-    /// Why not, a line each; the first one weighs most. Empty when it is free.
+    /// Why not, one reason per line; the first one is the strongest. Empty if the IP is free.
     pub reasons: Vec<String>,
     /// The networks of this node that can hand it out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<String>,
-    /// Whether it belongs to a network of this node, or is reserved in one. `false` says that no store known here would
-    /// hand it out; `free` then says only that nobody on this node has it.
+    /// Whether it belongs to a network of this node, or is reserved in one. If `false`, no known store would hand it
+    /// out; `free` then only means that no netns on this node has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_pool: Option<bool>,
-    /// Who has it.
+    /// The holders of the IP.
     pub holders: Vec<IpamHolder>,
-    /// For whom it is reserved.
+    /// Its reservations.
     pub reservations: Vec<Reservation>,
     /// Ids of open findings about it.
     pub findings: Vec<String>,

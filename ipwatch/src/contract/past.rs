@@ -1,22 +1,22 @@
-//! Which part of the past `query history` is about.
+//! The part of the past that `query history` selects.
 
 use jiff::Timestamp;
 
 use super::{Prefix, Tenure};
 
-/// What is asked of the past: all of it, or what each of these leaves.
+/// A selection of the past: everything, or what matches all of these.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Past {
     /// IPs within this prefix.
     pub ip: Option<Prefix>,
-    /// Those of pods of this name, as NAME or NAMESPACE/NAME, or with this uid.
+    /// Tenures of pods with this name, as NAME or NAMESPACE/NAME, or with this uid.
     pub pod: Option<String>,
-    /// Those that were held at this moment: milliseconds since the Unix epoch.
+    /// Tenures that existed at this moment: milliseconds since the Unix epoch.
     pub at: Option<i64>,
 }
 
 impl Past {
-    /// Whether it leaves a tenure of an IP that it asks for.
+    /// Whether it selects a tenure, whose IP must already match.
     #[must_use]
     pub fn has(&self, tenure: &Tenure) -> bool {
         let is_of = |what: &str| tenure.pod.as_ref().is_some_and(|pod| pod.is_called(what));
@@ -24,7 +24,7 @@ impl Past {
     }
 }
 
-/// Whether a tenure lasted at a moment. What has no date that can be read is kept: it is unknown when it was.
+/// Whether a tenure existed at a moment. A tenure without a readable date is kept, because its time is unknown.
 fn lasts(tenure: &Tenure, at: i64) -> bool {
     let millis = |date: &str| date.parse::<Timestamp>().ok().map(Timestamp::as_millisecond);
     let began = millis(&tenure.from).is_none_or(|from| from <= at);
