@@ -1,14 +1,12 @@
-//! The ledger: candidates become findings with a life, and the life is on disk.
+//! The ledger: turns candidates into findings with a state over time, and stores that on disk.
 //!
-//! - `state`: findings and tenures as they stand, and what of them is to be written; pure. Its parts: [`life`]
-//!   (pending, firing, resolved), [`tenure`] (who held an IP from when to when) and `flaps` (how many rows of these one
-//!   netns may have).
-//! - `file`: what opens the file, reads back and queues. `backlog`, `writer`: the thread that writes it.
-//!   `store`, `tables`, `seal`: the file itself; `claim`: its directory, which is one daemon's.
+//! - `state`: the current findings and tenures, and what must be written of them; pure. Its parts: [`life`] (pending,
+//!   firing, resolved), [`tenure`] (who held an IP from when to when) and `flaps` (the limit on rows of one netns).
+//! - `file`: opens the file, reads it back and queues rows. `backlog`, `writer`: the thread that writes it. `store`,
+//!   `tables`, `seal`: the file itself; `claim`: the lock on its directory.
 //!
-//! Within one boot, ids, `since` and `firing_at` survive the daemon, kill -9 included. A reboot ends
-//! everything: no netns outlives it, so what an earlier boot left open is closed and never merged
-//! with what is seen now.
+//! Within one boot, ids, `since` and `firing_at` survive the daemon, kill -9 included. A reboot ends everything: no
+//! netns outlives it, so what an earlier boot left open is closed and never merged with current observations.
 
 mod backlog;
 mod claim;

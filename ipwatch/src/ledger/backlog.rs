@@ -1,6 +1,5 @@
-//! What waits to be written. One entry a row: a finding that changes ten times while the disk is
-//! full is one write when it is back, so this is bounded by what lives plus a fixed number of rows
-//! that are over.
+//! Rows that wait to be written. One entry for each row: a finding that changes ten times while the disk is full is
+//! written once afterwards, so the backlog is bounded by the open rows plus a fixed number of ended ones.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,8 +8,8 @@ use super::tenure::{Row, RowKey, millis};
 use crate::contract::Tenure;
 use crate::finding::Status;
 
-/// How many rows that are over may wait. Those that last are in memory anyhow; these are kept for
-/// the disk alone.
+/// Maximum number of ended tenures that may wait; an eighth of it for findings. Open rows are in memory anyway; ended
+/// ones are kept only to be written.
 const ENDED_KEPT: usize = 8192;
 
 /// A finding as it is stored.
@@ -18,7 +17,7 @@ const ENDED_KEPT: usize = 8192;
 pub(super) struct FindingRow {
     /// Its [`Record`] as JSON.
     pub(super) json: Vec<u8>,
-    /// When it was resolved (wall clock, milliseconds); 0 while it is alive.
+    /// When it was resolved (wall clock, milliseconds); 0 while it is open.
     pub(super) ended: u64,
 }
 
@@ -38,10 +37,10 @@ impl FindingRow {
 pub(super) struct Backlog {
     findings: HashMap<String, FindingRow>,
     tenures: BTreeMap<RowKey, Row>,
-    /// Tenures that are over, the oldest first, and the same for findings.
+    /// Ended tenures, the oldest first; `resolved` has the findings.
     ended: VecDeque<RowKey>,
     resolved: VecDeque<String>,
-    /// Rows that were given up for want of room.
+    /// Number of rows dropped for lack of room.
     lost: u64,
 }
 
@@ -53,7 +52,7 @@ impl Backlog {
         self.findings.insert(id.to_owned(), row);
         if self.resolved.len() > ENDED_KEPT / 8
             && let Some(oldest) = self.resolved.pop_front()
-            // It may have opened again since.
+            // It may have been opened again since.
             && self.findings.get(&oldest).is_some_and(|row| row.ended != 0)
         {
             self.findings.remove(&oldest);
@@ -74,7 +73,7 @@ impl Backlog {
         }
     }
 
-    /// A tenure is not to be written after all.
+    /// A tenure must not be written after all.
     pub(super) fn forget(&mut self, name: &RowKey) {
         self.tenures.remove(name);
     }
@@ -84,10 +83,10 @@ impl Backlog {
         self.tenures.get(name).is_some_and(|row| row.ended != 0)
     }
 
-    /// Puts back what could not be written, except where something newer waits.
+    /// Puts back rows that could not be written, unless a newer version waits.
     pub(super) fn put_back(&mut self, older: Backlog) {
         let newer = std::mem::replace(self, older);
-        // `take` left the count here: the older one is within it.
+        // `take` left the count here; the older count is included in it.
         self.lost = newer.lost;
         for (id, row) in newer.findings {
             self.finding(&id, row);
@@ -105,7 +104,7 @@ impl Backlog {
         self.tenures.values()
     }
 
-    /// Tenures that wait and belong to these rows.
+    /// Waiting tenures whose rows are in this range.
     pub(super) fn within(
         &self,
         first: RowKey,
@@ -122,7 +121,7 @@ impl Backlog {
         self.findings.is_empty() && self.tenures.is_empty()
     }
 
-    /// Whether a finding waits: it is written at once, tenures may gather for a moment.
+    /// Whether a finding waits: findings are written at once, tenures are collected for a moment.
     pub(super) fn is_urgent(&self) -> bool {
         !self.findings.is_empty()
     }
@@ -131,7 +130,7 @@ impl Backlog {
         self.lost
     }
 
-    /// Takes everything that waits; the count of what was lost stays.
+    /// Takes everything that waits; the count of dropped rows stays.
     pub(super) fn take(&mut self) -> Backlog {
         let lost = self.lost;
         std::mem::replace(self, Backlog { lost, ..Backlog::default() })

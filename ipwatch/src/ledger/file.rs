@@ -1,4 +1,4 @@
-//! The ledger's side of the disk: opens the file, hands over what it brings back, and queues rows for the thread that
+//! The ledger's interface to the disk: opens the file, returns what it contains, and queues rows for the thread that
 //! writes it.
 
 use std::path::{Path, PathBuf};
@@ -18,18 +18,18 @@ use crate::fact::{Boot, BootNs, SourceStatus};
 /// Name of the file in the state directory.
 pub(super) const FILE: &str = "ledger.redb";
 
-/// Why there is no ledger. Trouble with the disk is not among these: the ledger goes on in memory
-/// then, and says so in its [`LedgerFile::status`].
+/// Why there is no ledger. Disk errors are not among these: then the ledger continues in memory, and reports that in
+/// its [`LedgerFile::status`].
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// Another daemon works with this state directory.
+    /// Another daemon uses this state directory.
     #[error(
         "{} is open in another process: is ipwatch running already? Stop it, or give this one a \
          --state-dir of its own",
         .0.display()
     )]
     Locked(PathBuf),
-    /// A newer ipwatch wrote it.
+    /// A newer ipwatch wrote the file.
     #[error(
         "{} has format {found}, this ipwatch knows {FORMAT}: run the newer ipwatch again, or move \
          the file away to start a new history",
@@ -41,30 +41,30 @@ pub enum LedgerError {
         /// Its format.
         found: u64,
     },
-    /// No thread could be started for it.
+    /// The thread for the file could not be started.
     #[error("{}: {why}", .path.display())]
     Failed {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// It was closed before everything was written.
+    /// The file was closed before everything was written.
     #[error("{}: not everything was written: {why}", .path.display())]
     NotWritten {
         /// The file.
         path: PathBuf,
-        /// Its last state.
+        /// Its last status.
         why: String,
     },
 }
 
-/// How long what is over is kept.
+/// How long ended findings and tenures are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Resolved findings and ended tenures older than this go.
+    /// Maximum age of resolved findings and ended tenures.
     pub max_age_secs: u64,
-    /// The file does not grow beyond about this: the oldest go first. What is not over stays.
+    /// Approximate maximum size of the file: the oldest ended rows are removed first. Open rows stay.
     pub max_bytes: u64,
 }
 
@@ -75,8 +75,8 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// How many bytes of rows are left when the file has grown too big: far enough below, because
-    /// the tree around the rows takes as much again, and so that it does not happen every minute.
+    /// Size in bytes to which the rows are reduced when the file is too large: far below the limit, because the tree
+    /// around the rows takes as much again, and so that this is not repeated every minute.
     pub(super) fn target(self) -> u64 {
         self.max_bytes / 3
     }
@@ -91,14 +91,14 @@ pub struct LedgerFile {
 }
 
 impl LedgerFile {
-    /// Opens the file in a state directory (made if missing), or without one keeps in memory what [`History`] tells:
-    /// for one `scan`.
+    /// Opens the file in a state directory (created if missing), or without a directory keeps the [`History`] in
+    /// memory, for a single `scan`.
     ///
     /// Blocks on the disk.
     ///
     /// # Errors
-    /// The file is somebody else's: [`LedgerError::Locked`], [`LedgerError::Newer`]. A file that
-    /// cannot be used for any other reason is no error: see [`LedgerFile::status`].
+    /// Another process owns the file, or a newer version wrote it: [`LedgerError::Locked`], [`LedgerError::Newer`]. A
+    /// file that cannot be used for any other reason is no error: see [`LedgerFile::status`].
     pub fn open(
         dir: Option<&Path>,
         boot: &Boot,
@@ -134,13 +134,13 @@ impl LedgerFile {
         Ok(Self { retention, shared })
     }
 
-    /// What the file brought back, at the start or when it works again, for
-    /// [`Ledger::restore`](super::Ledger::restore). Nothing is written until it is taken.
+    /// What the file contained when it was opened, at the start or later, for
+    /// [`Ledger::restore`](super::Ledger::restore). Nothing is written until this is taken.
     #[must_use]
     pub fn take_loaded(&self) -> Option<Loaded> {
         let mut inner = self.shared.lock();
         let mut loaded = inner.loaded.take()?;
-        // What ended while the file was away still waits to be written: the file is behind.
+        // The end of a tenure during the failure still waits to be written: the file is outdated.
         loaded.tenures.retain(|row| !inner.backlog.ends(&row.name));
         Some(loaded)
     }
@@ -148,7 +148,7 @@ impl LedgerFile {
     /// Queues these rows for the writer.
     pub fn write(&self, writes: Writes) {
         let Writes { superseded, findings, tenures } = writes;
-        // Without a file nothing reads the findings back; the tenures are the history.
+        // Without a file, findings are never read back; tenures are the history.
         let findings = if self.shared.in_memory() { Vec::new() } else { findings };
         if superseded.is_empty() && findings.is_empty() && tenures.is_empty() {
             return;
@@ -164,21 +164,20 @@ impl LedgerFile {
         });
     }
 
-    /// Somebody's word is kept: see [`Written::wait`].
+    /// A handle to wait until acknowledgements are written: see [`Written::wait`].
     #[must_use]
     pub fn written(&self) -> Written {
         Written(Arc::clone(&self.shared))
     }
 
-    /// Who had which IPs, the newest first, at most `limit`. The query blocks on the disk: run it where
-    /// that is allowed.
+    /// A query for tenures, the newest first, at most `limit`. Running it blocks on the disk.
     #[must_use]
     pub fn history(&self, past: Past, limit: usize) -> History {
         History { shared: Arc::clone(&self.shared), past, limit }
     }
 
-    /// Lets go of what has been over for too long at this date. To be called once at the start and every hour; the
-    /// work is done by the writer thread, in small steps. Returns what the limit is (wall clock, milliseconds), for
+    /// Removes rows that ended too long before this date. Must be called once at the start and every hour; the writer
+    /// thread does the work, in small steps. Returns the limit (wall clock, milliseconds), for
     /// [`Ledger::forget_before`](super::Ledger::forget_before).
     pub fn prune(&self, date: &str) -> u64 {
         let age = self.retention.max_age_secs.saturating_mul(1000);
@@ -187,19 +186,19 @@ impl LedgerFile {
         before
     }
 
-    /// How the file stands: `active`, `degraded` with the reason, or `disabled` (in memory only).
+    /// Status of the file: `active`, `degraded` with the reason, or `disabled` (in memory only).
     #[must_use]
     pub fn status(&self) -> (SourceStatus, String) {
         self.shared.status()
     }
 
-    /// Rows that wait to be written, and those that were lost for want of room.
+    /// Number of rows that wait to be written, and of rows dropped for lack of room.
     #[must_use]
     pub fn backlog(&self) -> (u64, u64) {
         self.shared.backlog()
     }
 
-    /// Writes what waits and closes the file. Blocks, at most for `timeout`.
+    /// Writes the waiting rows and closes the file. Blocks, at most for `timeout`.
     ///
     /// # Errors
     /// [`LedgerError::NotWritten`].
@@ -218,19 +217,19 @@ impl Drop for LedgerFile {
     }
 }
 
-/// What waits to be written, to be waited for on another thread.
+/// A handle to wait for waiting rows on another thread.
 #[derive(Debug)]
 pub struct Written(Arc<Shared>);
 
 impl Written {
-    /// Waits until the findings that were queued are on the disk; not where there is none. `false`: they were not
-    /// within `timeout`, or nothing can be written now, which [`LedgerFile::status`] tells.
+    /// Waits until the queued findings are on the disk; returns at once if there is no file. `false`: not written
+    /// within `timeout`, or writing is not possible now, as [`LedgerFile::status`] reports.
     pub fn wait(&self, timeout: Duration) -> bool {
         self.0.written(timeout)
     }
 }
 
-/// A question for the past, detached from the ledger so that it can be asked on another thread.
+/// A query for the past, detached from the ledger so that it can run on another thread.
 #[derive(Debug, Clone)]
 pub struct History {
     shared: Arc<Shared>,
@@ -239,7 +238,7 @@ pub struct History {
 }
 
 impl History {
-    /// The answer, the newest first. Blocks on the disk.
+    /// Runs the query. Returns the newest first. Blocks on the disk.
     #[must_use]
     pub fn run(&self) -> Vec<Tenure> {
         self.shared.history(&self.past, self.limit)

@@ -1,9 +1,9 @@
-//! How much history one netns may have. Pure.
+//! Limits the history of one netns. Pure.
 //!
-//! Whoever may make a netns can add and remove an address in it a thousand times a second, and each time is a tenure of
-//! its own. So every netns has a budget of rows, and those that no container is known to have share another one. What
-//! is beyond it is told by the last row of the same address: from its beginning to the newest end, and how often. An
-//! address that has no such row leaves none, and is counted.
+//! Whoever can create a netns can add and remove an address in it a thousand times a second, and each time is a tenure.
+//! So every netns has a budget of rows, and netns without a known container share another one. Further tenures are
+//! merged into the last row of the same address, which then covers the time from its beginning to the newest end and
+//! counts them. If the address has no such row, they are only counted.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use super::tenure::Row;
 use crate::contract::Tenure;
 use crate::fact::BootNs;
 
-/// Rows of one netns at once, and then one in so many ns: about 1 MB in an hour.
+/// Number of rows of one netns at once, and then one in [`EACH`] ns: about 1 MB in an hour.
 const BURST: u64 = 128;
 const EACH: u64 = 2_000_000_000;
-/// The same of all netns together that no container is known to have.
+/// The same for all netns together that have no known container.
 const BURST_OF_STRANGERS: u64 = 2048;
 const EACH_OF_STRANGERS: u64 = 1_000_000_000;
-/// Netns that are remembered, and addresses of each.
+/// Maximum number of remembered netns, and of addresses of each.
 const MAX_NETNS: usize = 1024;
 const MAX_ADDRESSES: usize = 64;
 
-/// What a netns has left of its budget, and the last rows of its addresses.
+/// The remaining budget of a netns, and the last rows of its addresses.
 #[derive(Debug)]
 struct Netns {
     budget: Budget,
@@ -33,7 +33,7 @@ impl Netns {
         Self { budget: Budget::new(BURST, EACH), last: HashMap::new() }
     }
 
-    /// The row of an address by which later ones are told.
+    /// Remembers the row of an address into which later tenures are merged.
     fn remember(&mut self, row: &Row) {
         if self.last.len() < MAX_ADDRESSES || self.last.contains_key(&row.hash) {
             self.last.insert(row.hash, row.clone());
@@ -41,12 +41,12 @@ impl Netns {
     }
 }
 
-/// So many at once, and one more from time to time.
+/// A token bucket: `burst` at once, and one more every `each` ns.
 #[derive(Debug)]
 struct Budget {
     burst: u64,
     each: u64,
-    /// When it would be whole again, in ns.
+    /// When it will be full again, in ns.
     whole: u64,
 }
 
@@ -68,23 +68,23 @@ impl Budget {
     }
 }
 
-/// What becomes of a tenure that has ended.
+/// What happens to a tenure that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// A row of its own.
+    /// It gets a row of its own.
     Own(Row),
-    /// This one tells of it, in place of its own.
+    /// It is merged into this row.
     Within(Row),
-    /// None: it is counted.
+    /// It gets no row, and is counted.
     No,
 }
 
-/// The history that each netns has had lately.
+/// The recent history of each netns.
 #[derive(Debug)]
 pub(super) struct Flaps {
     netns: HashMap<u128, Netns>,
     strangers: Budget,
-    /// Tenures that no row tells of.
+    /// Number of tenures without a row.
     lost: u64,
 }
 
@@ -96,7 +96,7 @@ impl Default for Flaps {
 }
 
 impl Flaps {
-    /// Tenures that no row tells of.
+    /// Number of tenures without a row.
     pub(super) fn lost(&self) -> u64 {
         self.lost
     }
@@ -105,7 +105,7 @@ impl Flaps {
     pub(super) fn ended(&mut self, netns: u128, row: Row, tenure: &Tenure, now: BootNs) -> Kept {
         let strange = tenure.container.is_none() && tenure.pod.is_none();
         let known = known(&mut self.netns, netns, now);
-        // So many others flap that this one is not known: what a container is known to have is told all the same.
+        // If too many others flap, this one is not tracked: tenures with a known container are kept nevertheless.
         let has_room = known.as_ref().map_or(!strange, |known| known.budget.has(now));
         if has_room && (!strange || self.strangers.has(now)) {
             if let Some(known) = known {
@@ -128,7 +128,7 @@ impl Flaps {
     }
 }
 
-/// What is known of this netns, or would be from now on. `None`: there is no room.
+/// The entry of this netns, created if needed. `None` if there is no room.
 fn known(all: &mut HashMap<u128, Netns>, netns: u128, now: BootNs) -> Option<&mut Netns> {
     if all.len() >= MAX_NETNS && !all.contains_key(&netns) {
         all.retain(|_, known| !known.budget.is_whole(now));

@@ -1,12 +1,12 @@
-//! What the ledger's file is opened with and brings back, and why it cannot be used.
+//! Data that the ledger's file is opened with and returns, and errors that make it unusable.
 
 use super::life::Record;
 use super::tenure::Row;
 use crate::contract::Tenure;
 use crate::finding::{Change, Finding};
 
-/// Version of the tables (`tables.rs`). One that is newer is left alone: the ipwatch that wrote it knows
-/// what is in it, this one does not.
+/// Version of the tables (`tables.rs`). A file with a newer version is left alone: only the ipwatch that wrote it knows
+/// its content.
 pub(super) const FORMAT: u64 = 1;
 
 /// Why the file cannot be used.
@@ -18,10 +18,10 @@ pub(super) enum StoreError {
     /// A newer ipwatch wrote it.
     #[error("its format is {0}")]
     Newer(u64),
-    /// It is no ledger, or not a whole one.
+    /// It is no ledger, or is damaged.
     #[error("{0}")]
     Corrupted(String),
-    /// The disk, or its permissions.
+    /// An error of the disk, or of its permissions.
     #[error("{0}")]
     Io(String),
 }
@@ -37,7 +37,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
                 }
                 _ => Self::Io(error.to_string()),
             },
-            // The disk failed before, and redb refuses to go on with this handle.
+            // The disk failed before, and redb refuses further use of this handle.
             error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
                 Self::Io(error.to_string())
             }
@@ -46,32 +46,32 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
-/// Whose file it is from now on.
+/// The current owner of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     /// `fact::Boot::boot_id`.
     pub(super) boot_id: String,
     /// `fact::Boot::node`.
     pub(super) node: String,
-    /// Date at which this boot began: what an earlier one left open ended then at the latest.
+    /// Date at which this boot began: tenures and findings of an earlier boot ended then at the latest.
     pub(super) began: String,
 }
 
-/// What the file held when it was opened.
+/// The content of the file when it was opened.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Findings of this boot that were alive.
+    /// Open findings of this boot.
     pub(super) findings: Vec<Record>,
-    /// The last that were resolved, oldest first.
+    /// The last resolved findings, oldest first.
     pub(super) resolved: Vec<Finding>,
-    /// Findings of an earlier boot that were alive: the reboot resolved them, just now.
+    /// Open findings of an earlier boot, which the reboot has resolved.
     pub(super) ended_by_reboot: Vec<Change>,
-    /// Tenures of this boot that were open.
+    /// Open tenures of this boot.
     pub(super) tenures: Vec<Row>,
-    /// Tenures of an earlier boot that were open: the reboot ended them.
+    /// Open tenures of an earlier boot, which the reboot has ended.
     pub(super) tenures_of_before: Vec<Tenure>,
-    /// The earlier boot.
+    /// Id of the earlier boot.
     pub(super) earlier: Option<String>,
-    /// Rows that could not be read: a newer ipwatch of the same format wrote them, or a bug did.
+    /// Number of rows that could not be read: a newer ipwatch with the same format wrote them, or a bug did.
     pub(super) unreadable: usize,
 }

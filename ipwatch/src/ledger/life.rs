@@ -1,4 +1,4 @@
-//! The life of a finding. Pure: no clock, no I/O; the time and what is seen are given.
+//! The states of a finding over time. Pure: no clock, no I/O; the time and the observations are passed in.
 //!
 //! ```text
 //!             first seen          seen by a second observation         not seen any more
@@ -7,8 +7,8 @@
 //!                            ◄───────────────── seen again, same id: Opened ────────────────┘
 //! ```
 //!
-//! "Not seen any more" counts only while every source that the code needs answers: a code that is
-//! blind keeps its findings as they are, because unknown is not absent.
+//! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
+//! they are, because unknown is not absent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,44 +23,44 @@ use crate::finding::{
 };
 use crate::remedy;
 
-/// How many resolved findings stay in memory, the newest. The store keeps more.
+/// Maximum number of resolved findings in memory, the newest. The store keeps more.
 pub(super) const RESOLVED_KEPT: usize = 256;
 
-/// Changes of who holds an IP are told no more often than this, in ns, of each finding: a holder may have thousands of
-/// threads, or restart every few seconds. What somebody acts on is told at once.
+/// Minimum interval, in ns, between reported changes of holders of one finding: a holder may have thousands of threads,
+/// or restart every few seconds. Changes that a person acts on are reported at once.
 const PACE: u64 = 10_000_000_000;
-/// The first of them waits for so long, in ns, and is told with what follows: five leaks of one crash become known one
-/// shortly after the other, and a message that names only the first would stand for [`PACE`].
+/// Delay, in ns, after which the first of such changes is reported together with the following ones: the leaks of one
+/// crash become known one shortly after the other, and a message that names only the first would stand for [`PACE`].
 const SETTLES: u64 = 1_000_000_000;
 
-/// A finding and what its life needs to know beyond what people see. This is what the store keeps.
+/// A finding and further state that people do not see. This is what the store keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The observation that opened it: any other one, some time apart from it, makes it fire.
+    /// The observation that opened it: any other observation, some time apart from it, makes it fire.
     pub observed: BootNs,
     /// The latest observation.
     pub seen: BootNs,
-    /// What people see.
+    /// The finding as people see it.
     pub finding: Finding,
-    /// What of it was told. A restart begins anew.
+    /// What was reported of it. Not stored: reset by a restart.
     #[serde(skip)]
     told: Told,
 }
 
-/// What of a finding's changes was told, and when.
+/// Which changes of a finding were reported, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Told {
-    /// The last one that had waited.
+    /// When delayed changes were last reported.
     at: Option<BootNs>,
-    /// Those that wait for their turn, and since when the first of them does.
+    /// Number of delayed changes, and since when the first of them waits.
     waiting: u32,
     since: BootNs,
-    /// The pod's name.
+    /// Whether the pod's name was reported.
     pod: bool,
 }
 
 impl Told {
-    /// When what waits may be told.
+    /// When delayed changes may be reported.
     fn due(&self) -> Option<BootNs> {
         let settled = self.since.plus(SETTLES);
         let due = self.at.map_or(settled, |at| at.plus(PACE).max(settled));
@@ -69,7 +69,7 @@ impl Told {
 }
 
 impl Record {
-    /// One that is over.
+    /// The record of an ended finding.
     #[must_use]
     pub fn over(finding: Finding) -> Self {
         let (observed, seen) = (BootNs::default(), BootNs::default());
@@ -77,30 +77,30 @@ impl Record {
     }
 }
 
-/// Every finding that is alive, and the last that were.
+/// Every open finding, and the last resolved ones.
 #[derive(Debug, Default)]
 pub struct Life {
-    /// Pending and firing ones, by id.
+    /// Pending and firing findings, by id.
     open: BTreeMap<String, Record>,
-    /// Resolved ones, the newest at the back.
+    /// Resolved findings, the newest at the back.
     resolved: VecDeque<Finding>,
-    /// Of the open ones, those that an earlier run left and this one has not found again.
+    /// Open findings that an earlier run left and this run has not found again.
     inherited: BTreeSet<String>,
-    /// Codes of which these are kept meanwhile.
+    /// Codes whose inherited findings are kept for now.
     patient: BTreeSet<Code>,
-    /// Of the inherited ones, those that are known to hold all the same.
+    /// Inherited findings that are known to hold still.
     kept: BTreeSet<String>,
-    /// At least so long lies between the two observations that make a finding fire, in ns.
+    /// Minimum time between the two observations that make a finding fire, in ns.
     second_look: u64,
-    /// Where commands find the daemon that they ask.
+    /// The daemon that commands query.
     daemon: remedy::Daemon,
 }
 
 impl Life {
-    /// Compares what the detectors see now with what was seen before, and tells what changed.
+    /// Compares the current candidates with the open findings, and returns what changed.
     ///
-    /// `blind` names the codes whose detectors miss a source right now: their findings may open and
-    /// change, but none of them resolves.
+    /// `blind` names the codes whose detectors miss a source right now: their findings may open and change, but none of
+    /// them is resolved.
     pub fn observe(
         &mut self,
         now: BootNs,
@@ -112,10 +112,10 @@ impl Life {
         let date = calendar.date(now);
         let mut changes = self.resolve_missing(date.clone(), &seen, blind);
         changes.extend(self.end_acks(&date));
-        // Known before any of them is told, so that a consequence that comes first in the list still
-        // names its cause.
+        // Collected before any finding is reported, so that a consequence that comes first in the list still names its
+        // cause.
         let known: BTreeSet<String> = seen.keys().chain(self.open.keys()).cloned().collect();
-        // In the detectors' order, not in that of the ids: it is what a log shows.
+        // In the order of the detectors, not of the ids, because a log shows this order.
         let mut told = BTreeSet::new();
         for candidate in candidates {
             let id = finding_id(candidate.code, &candidate.key);
@@ -138,7 +138,8 @@ impl Life {
         changes
     }
 
-    /// Acknowledges one that is alive, or with `None` takes that back now. `None`: nothing has changed.
+    /// Acknowledges an open finding, or with `None` withdraws the acknowledgement. Returns `None` if nothing has
+    /// changed.
     pub fn acknowledge(&mut self, id: &str, now: &str, ack: Option<Ack>) -> Option<Change> {
         let finding = &mut self.open.get_mut(id)?.finding;
         if finding.acked == ack {
@@ -149,7 +150,7 @@ impl Life {
         Some(Change { at, ..Change::new(ChangeKind::Updated, finding.clone()) })
     }
 
-    /// Takes back what holds no longer. Dates of one form compare as they read.
+    /// Removes expired acknowledgements. Dates of one format compare as text.
     fn end_acks(&mut self, now: &str) -> Vec<Change> {
         let over = |ack: &Ack| ack.until.as_deref().is_some_and(|until| until <= now);
         let ended =
@@ -168,12 +169,12 @@ impl Life {
         self.second_look = ns;
     }
 
-    /// Sets where commands find the daemon that they ask.
+    /// Sets the daemon that commands query.
     pub fn set_daemon(&mut self, daemon: remedy::Daemon) {
         self.daemon = daemon;
     }
 
-    /// When a second observation of what is pending will count, or what waits is to be told.
+    /// When a second observation of a pending finding will count, or delayed changes must be reported.
     #[must_use]
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
         let pending = self.open.values().filter(|one| one.finding.status == Status::Pending);
@@ -184,7 +185,7 @@ impl Life {
         due.chain(waiting).filter(|due| *due > now).min()
     }
 
-    /// Whether an observation that shows what the last one showed would change nothing, whenever it is made.
+    /// Whether the same observation as the last one would change nothing, at any time.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         let rests = |one: &Record| {
@@ -195,24 +196,24 @@ impl Life {
         self.inherited.is_empty() && self.open.values().all(rests)
     }
 
-    /// The findings that are alive, by id.
+    /// The open findings, by id.
     pub fn open(&self) -> impl Iterator<Item = &Record> {
         self.open.values()
     }
 
-    /// One that is alive.
+    /// An open finding.
     #[must_use]
     pub fn get(&self, id: &str) -> Option<&Record> {
         self.open.get(id)
     }
 
-    /// The last that were resolved, the newest first.
+    /// The last resolved findings, the newest first.
     pub fn resolved(&self) -> impl Iterator<Item = &Finding> {
         self.resolved.iter().rev()
     }
 
-    /// Takes over a finding that an earlier run of this boot left alive. One that this run already
-    /// knows keeps what it has seen, and takes the beginning of its life from the earlier run.
+    /// Continues a finding that an earlier run of this boot left open. If this run already has the finding, its content
+    /// is kept, and its beginning is taken from the earlier run.
     pub fn continue_from(&mut self, earlier: Record) {
         let Some(record) = self.open.get_mut(&earlier.finding.id) else {
             self.inherited.insert(earlier.finding.id.clone());
@@ -230,7 +231,7 @@ impl Life {
         }
     }
 
-    /// Takes over a finding that is over, oldest first.
+    /// Adds a resolved finding; must be called with the oldest first.
     pub fn remember(&mut self, finding: Finding) {
         self.resolved.retain(|known| known.id != finding.id);
         if self.resolved.len() == RESOLVED_KEPT {
@@ -239,19 +240,19 @@ impl Life {
         self.resolved.push_back(finding);
     }
 
-    /// Forgets resolved findings that ended before this (wall clock, milliseconds).
+    /// Forgets resolved findings that ended before `before` (wall clock, milliseconds).
     pub fn forget_before(&mut self, before: u64) {
         self.resolved
             .retain(|past| past.resolved_at.as_deref().is_none_or(|at| millis(at) >= before));
     }
 
-    /// Keeps what an earlier run left open of these codes, until it is found again or this is called with
-    /// others: their detectors take a while to see after a restart what stood before.
+    /// Keeps the inherited findings of these codes, until they are found again or this is called with other codes:
+    /// after a restart their detectors take a while to find an existing state.
     pub fn be_patient(&mut self, codes: &[Code]) {
         self.patient = codes.iter().copied().collect();
     }
 
-    /// Keeps what an earlier run left open and this one cannot find again, as long as it holds.
+    /// Keeps inherited findings that this run cannot find again, as long as `holds` is true.
     pub fn keep_while(&mut self, holds: impl Fn(&Finding) -> bool) {
         let inherited = self.inherited.iter().filter_map(|id| self.open.get(id));
         let kept = inherited.filter(|record| holds(&record.finding));
@@ -321,7 +322,7 @@ impl Life {
     }
 }
 
-/// One candidate for each id. Should a detector name one thing twice, the latest observation counts.
+/// One candidate for each id. If a detector reports the same thing twice, the latest observation counts.
 fn by_id(candidates: &[Candidate]) -> BTreeMap<String, &Candidate> {
     let mut seen: BTreeMap<String, &Candidate> = BTreeMap::new();
     for candidate in candidates {
@@ -336,11 +337,11 @@ fn by_id(candidates: &[Candidate]) -> BTreeMap<String, &Candidate> {
     seen
 }
 
-/// Brings a finding up to date. `None` when nothing changed that a person acts on (fresh evidence alone is no news), or
-/// it waits: see [`PACE`] and [`SETTLES`].
+/// Updates a finding. Returns `None` if nothing changed that a person acts on (new evidence alone does not count), or
+/// the change is delayed: see [`PACE`] and [`SETTLES`].
 ///
-/// `since` and `preexisting` stay as they were when it opened: they belong to this life of the
-/// finding, and the traces hang on them.
+/// `since` and `preexisting` keep their values from when the finding was opened: they belong to this occurrence, and
+/// the traces depend on them.
 fn update(
     record: &mut Record,
     now: BootNs,
@@ -351,8 +352,8 @@ fn update(
     let Seen { candidate, cause, remediation } = seen;
     let finding = &mut record.finding;
     let apart = candidate.observed.0.abs_diff(record.observed.0);
-    // Answers may come closer together than they were asked for. Then what was seen twice must at least
-    // stand for longer: nobody may ask a third time.
+    // Answers may arrive closer together than they were requested. Then the state must have lasted longer, because
+    // there may be no third look.
     let stood = now.since(record.observed) >= second_look.saturating_mul(2);
     let fires = finding.status == Status::Pending && apart > 0 && (apart >= second_look || stood);
     let has_name = has_pod(&candidate.subject);
@@ -392,7 +393,7 @@ fn update(
         }
         told.at = Some(now);
     }
-    // The newest of those that waited is told with this one.
+    // The newest delayed change is reported with this one.
     let held_back = std::mem::take(&mut told.waiting).saturating_sub(u32::from(!at_once));
     Some(Change { held_back, ..Change::new(ChangeKind::Updated, finding.clone()) })
 }
@@ -401,7 +402,7 @@ fn has_pod(subject: &Subject) -> bool {
     subject.pod.as_ref().is_some_and(|pod| pod.name.is_some())
 }
 
-/// What a detector sees, with what the ledger makes of it.
+/// A candidate with derived data.
 struct Seen<'a> {
     candidate: &'a Candidate,
     /// The id of the finding that it is a consequence of.
@@ -409,7 +410,7 @@ struct Seen<'a> {
     remediation: Remediation,
 }
 
-/// What to do, a line each and as the contract has it.
+/// What to do, as lines and in the types of the contract.
 struct Remediation {
     lines: Vec<String>,
     steps: Vec<Step>,
@@ -427,10 +428,10 @@ impl Remediation {
     }
 }
 
-/// Whether the same ones hold, in the same way, in the detector's order.
+/// Whether the holders are the same, in the same way, in the order of the detector.
 fn same_holders(a: &[Holder], b: &[Holder]) -> bool {
-    // State letter, comm and dates are left out: a task that hangs between two sleeps shows R, S and
-    // D in turn and may rename itself at will, and each would be an event for every sink.
+    // State letter, comm and dates are ignored: a task that hangs between two sleeps alternates between R, S and D and
+    // may rename itself, and each change would be an event for every sink.
     let same = |(a, b): (&Holder, &Holder)| {
         (a.kind, a.pid, a.tid, a.fd) == (b.kind, b.pid, b.tid, b.fd)
             && (a.exiting, a.mount_ns, &a.mount_path) == (b.exiting, b.mount_ns, &b.mount_path)

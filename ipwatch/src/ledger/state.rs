@@ -1,7 +1,7 @@
-//! The ledger itself: findings and tenures as they stand. Pure: no clock, no I/O.
+//! The ledger itself: the current findings and tenures. Pure: no clock, no I/O.
 //!
-//! What must go to the disk is collected as [`Writes`] for [`LedgerFile`](super::LedgerFile), and what the file brings
-//! back is joined by [`Ledger::restore`].
+//! What must be written is collected as [`Writes`] for [`LedgerFile`](super::LedgerFile), and what the file contains is
+//! merged by [`Ledger::restore`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -17,46 +17,45 @@ use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
 use crate::remedy::Daemon;
 
-/// An acknowledgement as it is given.
+/// An acknowledgement as it is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word {
-    /// The user who gives it.
+    /// Uid of the user who gives it.
     pub uid: u32,
-    /// For how long; `None`: until the finding is over.
+    /// How long it is valid; `None`: until the finding ends.
     pub lasts: Option<Duration>,
-    /// Why.
+    /// The reason.
     pub note: Option<String>,
 }
 
-/// Rows that the file must learn of.
+/// Rows for the file.
 #[derive(Debug, Default)]
 pub struct Writes {
-    /// Rows of tenures that must not be written after all. They go before anything else here is put.
+    /// Rows of tenures that must not be written after all. They are applied before everything else here.
     pub(super) superseded: Vec<RowKey>,
     pub(super) findings: Vec<Record>,
     pub(super) tenures: BTreeMap<RowKey, Row>,
 }
 
 impl Writes {
-    /// The newest of each row is what is written.
+    /// Only the newest version of each row is written.
     fn tenures(&mut self, rows: impl IntoIterator<Item = Row>) {
         self.tenures.extend(rows.into_iter().map(|row| (row.name, row)));
     }
 
-    /// A row must not be written after all, or goes.
+    /// A row must not be written after all, or must be removed.
     fn supersede(&mut self, name: RowKey) {
         self.tenures.remove(&name);
         self.superseded.push(name);
     }
 
-    /// Whether there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.superseded.is_empty() && self.findings.is_empty() && self.tenures.is_empty()
     }
 }
 
-/// Findings and tenures, and what of them is not written yet.
+/// Findings and tenures, and what is not written yet.
 #[derive(Debug, Default)]
 pub struct Ledger {
     calendar: Calendar,
@@ -64,27 +63,27 @@ pub struct Ledger {
     open: Open,
     flaps: Flaps,
     writes: Writes,
-    /// Changes that belong to the next [`Ledger::observe`]: what a reboot ended.
+    /// Changes to return from the next [`Ledger::observe`]: findings that a reboot ended.
     owed: Vec<Change>,
-    /// Tenures that a reboot ended, and the boot that they were of.
+    /// Tenures that a reboot ended, and the id of their boot.
     ended: Option<(String, Vec<Tenure>)>,
-    /// The first complete snapshot was compared with the open tenures.
+    /// Whether the first complete snapshot was compared with the open tenures.
     settled: bool,
 }
 
 impl Ledger {
-    /// Sets how moments of this boot become dates.
+    /// Sets the conversion of moments of this boot to dates.
     pub fn set_calendar(&mut self, calendar: Calendar) {
         self.calendar = calendar;
     }
 
-    /// What the file must learn since the last call.
+    /// Rows for the file since the last call.
     pub fn take_writes(&mut self) -> Writes {
         std::mem::take(&mut self.writes)
     }
 
-    /// The same at the end, with every finding that is alive: its latest evidence is not worth a write each time it
-    /// changes, but this last one.
+    /// As [`Ledger::take_writes`], at the end, with every open finding: new evidence alone is not written each time it
+    /// changes, but this last version is.
     pub fn final_writes(&mut self) -> Writes {
         self.writes.findings.extend(self.life.open().cloned());
         self.take_writes()
@@ -100,21 +99,20 @@ impl Ledger {
         self.life.set_second_look(ns);
     }
 
-    /// When something may change without anything new being seen: see [`Life::due`], and acknowledgements
-    /// that end.
+    /// When something may change without new observations: see [`Life::due`], and expiring acknowledgements.
     #[must_use]
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
         let until = |record: &Record| {
             let until = tenure::millis(record.finding.acked.as_ref()?.until.as_deref()?);
             let wall = tenure::millis(&self.calendar.date(now));
-            // A millisecond later it is over for sure.
+            // One millisecond later it has certainly expired.
             Some(now.plus((until.saturating_sub(wall) + 1).saturating_mul(1_000_000)))
         };
         let acks = self.life.open().filter_map(until).min();
         [self.life.due(now), acks].into_iter().flatten().min()
     }
 
-    /// Whether [`Ledger::observe`] would change nothing if nothing else is seen: see [`Life::is_at_rest`].
+    /// Whether [`Ledger::observe`] would change nothing if nothing else is observed: see [`Life::is_at_rest`].
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.owed.is_empty() && self.life.is_at_rest()
@@ -130,8 +128,8 @@ impl Ledger {
         self.life.keep_while(holds);
     }
 
-    /// What changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind:
-    /// what an earlier run left open is unknown, not gone.
+    /// Returns what changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind: what
+    /// an earlier run left open is unknown, not gone.
     pub fn observe(
         &mut self,
         now: BootNs,
@@ -145,8 +143,8 @@ impl Ledger {
         changes
     }
 
-    /// Acknowledges a finding that is alive, for so long or until it is over; with `None` takes that back.
-    /// What changed, if anything.
+    /// Acknowledges an open finding, for a time or until it ends; with `None` withdraws the acknowledgement. Returns
+    /// the change, if any.
     pub fn acknowledge(&mut self, id: &str, now: BootNs, ack: Option<Word>) -> Option<Change> {
         let date = |after: u64| self.calendar.date(now.plus(after));
         let ack = ack.map(|Word { uid, lasts, note }| Ack {
@@ -160,8 +158,8 @@ impl Ledger {
         Some(change)
     }
 
-    /// The findings that are alive, the worst and oldest first; with `all` then those that are over,
-    /// the newest first (at most 256).
+    /// The open findings, the most severe and oldest first; with `all` also the resolved ones, the newest first (at
+    /// most 256).
     #[must_use]
     pub fn findings(&self, all: bool) -> Vec<Finding> {
         let mut findings: Vec<Finding> =
@@ -175,26 +173,26 @@ impl Ledger {
         findings
     }
 
-    /// The same in no order, and not copied.
+    /// The open findings in no order, not copied.
     pub fn open_findings(&self) -> impl Iterator<Item = &Finding> {
         self.life.open().map(|record| &record.finding)
     }
 
-    /// One of them.
+    /// An open finding.
     #[must_use]
     pub fn open_finding(&self, id: &str) -> Option<&Finding> {
         self.life.get(id).map(|record| &record.finding)
     }
 
-    /// An IP is held. `key` names the tenure: netns identity, device, IP and prefix length. Whether it
-    /// is a new one: a key that is held already goes on since its beginning, and only learns.
+    /// An IP is held. `key` names the tenure: netns identity, device, IP and prefix length. Returns whether it is new:
+    /// an open tenure with this key continues, and is only updated.
     pub fn held(&mut self, key: &str, tenure: Tenure) -> bool {
         let new = !self.open.contains(key);
         self.writes.tenures(self.open.held(key, tenure));
         new
     }
 
-    /// The tenure that lasts under this key, since its own beginning.
+    /// The open tenure with this key.
     #[must_use]
     pub fn tenure(&self, key: &str) -> Option<Tenure> {
         self.open.tenure(key)
@@ -205,14 +203,14 @@ impl Ledger {
         self.writes.tenures(self.open.named(key, container, pod));
     }
 
-    /// Two netns turned out to be one: the tenure of `from` goes on as `to`, since its own beginning.
+    /// Two netns turned out to be one: the tenure of `from` continues as `to`, with its own beginning.
     pub fn moved(&mut self, from: &str, to: &str, netns: Netns) {
         let Some((row, superseded)) = self.open.moved(from, to, netns) else { return };
         superseded.into_iter().for_each(|name| self.writes.supersede(name));
         self.writes.tenures([row]);
     }
 
-    /// An IP is no longer held. The tenure as it ended; `None` when it was not held.
+    /// An IP is no longer held. Returns the ended tenure; `None` if the IP was not held.
     pub fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
         let (row, tenure) = self.open.released(key, &self.calendar.date(at), ended_by)?;
         let netns = key.split_once('/').map_or(key, |(netns, _)| netns);
@@ -228,14 +226,14 @@ impl Ledger {
         Some(tenure)
     }
 
-    /// Tenures that left no row, because their netns have had more than is kept of one.
+    /// Number of tenures without a row, because their netns exceeded its budget.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.flaps.lost()
     }
 
-    /// After the first complete snapshot: ends what an earlier run left open and is not among `alive`,
-    /// the keys of everything that is held now. Tells what ended.
+    /// After the first complete snapshot: ends tenures that an earlier run left open and that are not in `alive`, the
+    /// keys of everything that is held now. Returns the ended tenures.
     pub fn settle(&mut self, alive: &HashSet<String>, at: BootNs) -> Vec<Tenure> {
         self.settled = true;
         let ended = self.open.settle(alive, &self.calendar.date(at), "unseen");
@@ -244,19 +242,19 @@ impl Ledger {
         tenures
     }
 
-    /// Tenures that a reboot ended, once they are read, and the boot that they were of.
+    /// Tenures that a reboot ended, once they are loaded, and the id of their boot.
     pub fn take_ended_by_reboot(&mut self) -> Option<(String, Vec<Tenure>)> {
         self.ended.take()
     }
 
-    /// Forgets resolved findings that ended before this (wall clock, milliseconds).
+    /// Forgets resolved findings that ended before `before` (wall clock, milliseconds).
     pub fn forget_before(&mut self, before: u64) {
         self.life.forget_before(before);
     }
 
-    /// Joins what the file brought back, at the start or when it works again, with what is known: what an earlier run
-    /// of this boot left goes on; what an earlier boot left ends, and the next [`Ledger::observe`] tells so.
-    /// What was known before is written again: the file may be a new one.
+    /// Merges the content of the file, at the start or when the file works again, with the current state: open rows of
+    /// an earlier run of this boot continue; those of an earlier boot end, which the next [`Ledger::observe`] reports.
+    /// The current state is written again, because the file may be new.
     pub fn restore(&mut self, loaded: Loaded, now: BootNs) {
         let known: Vec<String> = self.life.open().map(|record| record.finding.id.clone()).collect();
         let held: Vec<u128> = self.open.rows().map(|row| row.hash).collect();
@@ -267,9 +265,9 @@ impl Ledger {
         self.writes.tenures(rows.chain(ended));
     }
 
-    /// Takes over what goes on. Tenures that turn out to be over are returned, to be written.
+    /// Continues what the file has. Returns tenures that turn out to have ended, to be written.
     fn continue_from(&mut self, loaded: Loaded, now: BootNs) -> Vec<Row> {
-        // What ended here while the file was away may still wait to be written: the file is behind.
+        // What ended during the file's failure may still wait to be written: the file is outdated.
         let over: HashSet<String> = self.life.resolved().map(|past| past.id.clone()).collect();
         for past in loaded.resolved {
             if !over.contains(&past.id) && self.life.get(&past.id).is_none() {
@@ -298,7 +296,7 @@ impl Ledger {
 
     fn write_findings(&mut self, changes: &[Change]) {
         self.writes.findings.extend(changes.iter().map(|Change { finding, .. }| {
-            // Of one that is over it matters no more which observation opened it.
+            // For an ended finding, the observation that opened it no longer matters.
             let alive = self.life.get(&finding.id).cloned();
             alive.unwrap_or_else(|| Record::over(finding.clone()))
         }));

@@ -1,5 +1,5 @@
-//! The ledger's file, `ledger.redb`: what opening it brings back, and how it is written, read and
-//! pruned. Everything here blocks on the disk; only the writer thread and queries call it.
+//! The ledger's file, `ledger.redb`: its content when it is opened, and how it is written, read and pruned. Everything
+//! here blocks on the disk; only the writer thread and queries call it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,20 +13,19 @@ use super::seal::{self, Seal};
 use super::tables::{META, TENURES, Tables};
 use super::tenure::RowKey;
 
-/// redb's page cache. The default is 1 GiB; what is read again here are a few inner pages.
+/// redb's page cache. The default is 1 GiB; only a few inner pages are read repeatedly here.
 const CACHE: usize = 512 * 1024;
 
-/// How many damaged files are kept beside the ledger.
+/// Maximum number of damaged files kept beside the ledger.
 const CORRUPT_KEPT: usize = 3;
 
-/// The open file.
 #[derive(Debug)]
 pub(super) struct Store {
     db: Database,
 }
 
 impl Store {
-    /// Opens the file, or makes it, and brings it over to this boot.
+    /// Opens the file, or creates it, and adopts it for this boot.
     pub(super) fn open(path: &Path, identity: &Identity) -> Result<(Self, Loaded), StoreError> {
         let (file, fresh) = open_file(path)?;
         if !fresh {
@@ -34,7 +33,7 @@ impl Store {
         }
         seal::lift(path)?;
         match Self::open_with(file, fresh, identity) {
-            // Half a file would be taken for a damaged one next time.
+            // An incomplete file would be treated as damaged next time.
             Err(error) if fresh => {
                 let _ = std::fs::remove_file(path);
                 Err(error)
@@ -50,8 +49,8 @@ impl Store {
     ) -> Result<(Self, Loaded), StoreError> {
         let mut db = Builder::new().set_cache_size(CACHE).create_file(file)?;
         if !fresh {
-            // Nothing new when redb has just repaired the file, and the last net for one without a
-            // seal. Reading every page of a ledger once a start takes milliseconds.
+            // Redundant if redb has just repaired the file, and the last check for a file without a seal. Reading every
+            // page of a ledger at each start takes milliseconds.
             db.check_integrity()?;
         }
         let store = Self { db };
@@ -59,7 +58,7 @@ impl Store {
         Ok((store, loaded))
     }
 
-    /// Checks that the file is ours, ends what an earlier boot left open, and reads what goes on.
+    /// Checks that the file is ours, ends what an earlier boot left open, and loads what continues.
     fn adopt(&self, identity: &Identity) -> Result<Loaded, StoreError> {
         let txn = self.db.begin_write()?;
         let earlier = {
@@ -69,7 +68,7 @@ impl Store {
             match format.map(|format| format.parse::<u64>()) {
                 Some(Ok(FORMAT)) => {}
                 Some(Ok(newer)) if newer > FORMAT => return Err(StoreError::Newer(newer)),
-                // Killed between making the file and its first commit.
+                // Killed between creating the file and its first commit.
                 None if named == 0 => {}
                 _ => return Err(StoreError::Corrupted("it is no ledger of ipwatch".to_owned())),
             }
@@ -90,7 +89,7 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Writes what waits, in one transaction that is on the disk when this returns.
+    /// Writes a backlog, in one transaction that is on the disk when this returns.
     pub(super) fn commit(&self, backlog: &Backlog) -> Result<(), StoreError> {
         let txn = self.db.begin_write()?;
         let mut tables = Tables::open(&txn)?;
@@ -104,7 +103,7 @@ impl Store {
         Ok(txn.commit()?)
     }
 
-    /// Rows named between `first` and `last`, in the order of their names, while `wanted` goes on.
+    /// Calls `each` for the rows named between `first` and `last`, in the order of their names.
     pub(super) fn history(
         &self,
         (first, last): (RowKey, RowKey),
@@ -124,8 +123,8 @@ impl Store {
         Ok(())
     }
 
-    /// Removes at most `most` rows that were over before `before`, or, with `keep`, the oldest ones
-    /// until what is left takes no more than `keep` bytes. How many went.
+    /// Removes at most `most` rows that ended before `before`, or, with `keep`, the oldest ended ones until the rest
+    /// takes no more than `keep` bytes. Returns how many were removed.
     pub(super) fn prune(
         &self,
         before: u64,
@@ -147,7 +146,7 @@ impl Store {
         Ok(gone)
     }
 
-    /// Bytes of all rows, without what the tree around them takes.
+    /// Size of all rows in bytes, without the tree around them.
     pub(super) fn bytes(&self) -> Result<u64, StoreError> {
         let txn = self.db.begin_read()?;
         let meta = txn.open_table(META)?;
@@ -155,20 +154,21 @@ impl Store {
         Ok(bytes.and_then(|value| value.value().parse().ok()).unwrap_or(0))
     }
 
-    /// Closes the file in order, so that the next start need not repair it.
+    /// Closes the file properly, so that the next start need not repair it.
     pub(super) fn close(self, path: &Path) -> Result<(), StoreError> {
         drop(self.db);
         Ok(seal::put(path)?)
     }
 
-    /// Gives free pages back to the file system.
+    /// Returns free pages to the file system.
     pub(super) fn compact(&mut self) -> Result<(), StoreError> {
         self.db.compact()?;
         Ok(())
     }
 }
 
-/// The file, and whether it is a new one. It is nobody else's to read: it names pods and processes.
+/// Opens or creates the file. Returns whether it is new. Only its owner can read it, because it names pods and
+/// processes.
 fn open_file(path: &Path) -> Result<(File, bool), StoreError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR)
@@ -180,16 +180,16 @@ fn open_file(path: &Path) -> Result<(File, bool), StoreError> {
     Ok((File::from(fd), stat.st_size == 0))
 }
 
-/// Refuses a file that is damaged or of a newer format, before anything could be written: opening a
-/// redb file for writing changes it.
+/// Rejects a file that is damaged or of a newer format, before anything is written: opening a redb file for writing
+/// changes it.
 fn refuse(path: &Path) -> Result<(), StoreError> {
     if seal::check(path)? == Seal::Broken {
         return Err(StoreError::Corrupted("it was changed since it was closed".to_owned()));
     }
     let db = match Builder::new().set_cache_size(CACHE).open_read_only(path) {
         Ok(db) => db,
-        // It was not closed in order, and only opening it for writing can tell what is in it. That
-        // restores the last commit and adds nothing; `adopt` looks at the format then.
+        // It was not closed properly, and only opening it for writing can tell its content. That restores the last
+        // commit and adds nothing; `adopt` then checks the format.
         Err(DatabaseError::RepairAborted) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -203,7 +203,7 @@ fn refuse(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Renames a damaged file, so that it can be looked at, and keeps the last few of them.
+/// Renames a damaged file, so that it can be examined, and keeps the last few of them.
 pub(super) fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let aside = |n: u64| {
         let mut name = path.as_os_str().to_owned();

@@ -1,4 +1,4 @@
-//! The tables of the ledger's file, and what one row's coming or going means for each of them.
+//! The tables of the ledger's file, and how adding or removing a row changes each of them.
 //!
 //! ```text
 //! findings          id             → (resolved at, record)      0 = alive
@@ -27,7 +27,7 @@ const FINDINGS_ENDED: TableDefinition<'_, (u64, &str), ()> = TableDefinition::ne
 const TENURES_OPEN: TableDefinition<'_, u128, &[u8]> = TableDefinition::new("tenures_open");
 const TENURES_ENDED: TableDefinition<'_, (u64, &[u8]), ()> = TableDefinition::new("tenures_ended");
 
-/// A row that is over, as the two `…_ended` tables name it.
+/// An ended row, as the two `…_ended` tables name it.
 enum Ended {
     Finding(String),
     Tenure(RowKey),
@@ -42,7 +42,7 @@ pub(super) struct Tables<'txn> {
     tenures_open: Table<'txn, u128, &'static [u8]>,
     tenures_ended: Table<'txn, (u64, &'static [u8]), ()>,
     meta: Table<'txn, &'static str, &'static str>,
-    /// Bytes of all rows; written back by [`Tables::close`].
+    /// Size of all rows in bytes; written back by [`Tables::close`].
     bytes: u64,
 }
 
@@ -62,7 +62,7 @@ impl<'txn> Tables<'txn> {
         })
     }
 
-    /// To be called before the commit.
+    /// Must be called before the commit.
     pub(super) fn close(mut self) -> Result<(), StoreError> {
         self.meta.insert("bytes", self.bytes.to_string().as_str())?;
         Ok(())
@@ -109,8 +109,8 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    /// Brings back the findings. With `reboot` those that were alive belong to an earlier boot: the
-    /// netns they are about do not exist any more, so they are resolved.
+    /// Loads the findings. With `reboot`, open ones belong to an earlier boot: their netns no longer exist, so they are
+    /// resolved.
     pub(super) fn load_findings(
         &mut self,
         reboot: Option<&Identity>,
@@ -153,7 +153,7 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    /// Brings back the open tenures. With `reboot` they belong to an earlier boot, which ended them.
+    /// Loads the open tenures. With `reboot`, they belong to an earlier boot, which ended them.
     pub(super) fn load_tenures(
         &mut self,
         reboot: Option<&Identity>,
@@ -186,8 +186,8 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    /// Removes the row that has been over for the longest, if that was before `before` or if all rows
-    /// together take more than `keep` bytes. `false`: there is none to remove.
+    /// Removes the row that ended first, if that was before `before` or if all rows together take more than `keep`
+    /// bytes. Returns `false` if there is none to remove.
     pub(super) fn drop_oldest(
         &mut self,
         before: u64,

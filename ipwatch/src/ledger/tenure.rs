@@ -1,5 +1,5 @@
-//! Tenures: who held an IP from when to when. Pure: what is open, and how a row is named so that
-//! one IP's history is read without the others'.
+//! Tenures: who held an IP from when to when. Pure: the open tenures, and the naming of rows, which allows the history
+//! of one IP to be read without the others'.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -9,13 +9,13 @@ use super::id::tenure_hash;
 use crate::contract::Prefix;
 use crate::contract::{Container, Netns, Pod, Tenure};
 
-/// Name of a tenure's row: family, address, beginning (the newest first) and the hash of its key.
-/// Ordered as bytes, all rows of one prefix stand together.
+/// Name of a tenure's row: family, address, beginning (the newest first) and the hash of its key. In byte order, all
+/// rows of one prefix are adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey(pub [u8; RowKey::LEN]);
 
 impl RowKey {
-    /// Its length.
+    /// Length in bytes.
     pub const LEN: usize = 1 + 16 + 8 + 8;
 
     /// The row of a tenure of `ip` that began at `from` (wall clock, milliseconds).
@@ -29,7 +29,7 @@ impl RowKey {
         Self(key)
     }
 
-    /// When the tenure began, as in its name.
+    /// When the tenure began, according to the name.
     #[must_use]
     pub fn from(&self) -> u64 {
         let mut from = [0; 8];
@@ -37,7 +37,7 @@ impl RowKey {
         !u64::from_be_bytes(from)
     }
 
-    /// A row's name as it was read. `None` when it is none.
+    /// Parses a row's name. `None` if it is invalid.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
@@ -50,7 +50,7 @@ impl RowKey {
         if let Some(prefix) = prefix {
             let (family, address) = bytes(prefix.ip);
             let width = if family == 4 { 32 } else { 128 };
-            // IPv4 stands in the last four of the sixteen bytes.
+            // IPv4 is in the last four of the sixteen bytes.
             let len = 128 - width + u32::from(prefix.len).min(width);
             let host = u128::MAX.checked_shr(len).unwrap_or(0);
             let address = u128::from_be_bytes(address);
@@ -77,10 +77,10 @@ fn bytes(ip: IpAddr) -> (u8, [u8; 16]) {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub name: RowKey,
-    /// Hash of the key it was opened with.
+    /// Hash of the key that it was opened with.
     pub hash: u128,
-    /// The [`Tenure`] as JSON: a third of the decoded one's size, and what the store keeps. Shared
-    /// with the write that is under way.
+    /// The [`Tenure`] as JSON: a third of the decoded size, and the format of the store. Shared with the write that is
+    /// under way.
     pub json: Arc<[u8]>,
     /// When it ended (wall clock, milliseconds); 0 while it lasts.
     pub ended: u64,
@@ -96,7 +96,7 @@ impl Row {
         }
     }
 
-    /// What it says; `None` when it cannot be read.
+    /// The decoded tenure; `None` if it cannot be read.
     #[must_use]
     pub fn tenure(&self) -> Option<Tenure> {
         serde_json::from_slice(&self.json).ok()
@@ -113,7 +113,7 @@ impl Row {
         Some((Self { name: self.name, ..Self::new(self.hash, &tenure) }, tenure))
     }
 
-    /// The same row, which tells of a later tenure of the same address too. `None` when it cannot be read.
+    /// The same row, extended by a later tenure of the same address. `None` if it cannot be read.
     pub(super) fn prolonged(&self, later: &Tenure) -> Option<Self> {
         let mut tenure = self.tenure()?;
         tenure.to.clone_from(&later.to);
@@ -139,15 +139,15 @@ pub(super) fn millis(date: &str) -> u64 {
         .max(1)
 }
 
-/// The tenures that last.
+/// The open tenures.
 #[derive(Debug, Default)]
 pub struct Open {
     rows: HashMap<u128, Row>,
 }
 
 impl Open {
-    /// An IP is held. The row to write, if there is anything new to write: a tenure that is already
-    /// open goes on since its own beginning.
+    /// An IP is held. Returns the row to write, if it is new or has changed: an open tenure continues with its own
+    /// beginning.
     pub fn held(&mut self, key: &str, mut tenure: Tenure) -> Option<Row> {
         let hash = tenure_hash(key);
         let known = self.rows.get(&hash).map(|row| (row.name, row.tenure()));
@@ -168,7 +168,7 @@ impl Open {
         Some(row)
     }
 
-    /// The container or pod of an open tenure became known. The row to write, if that is new.
+    /// The container or pod of an open tenure became known. Returns the row to write, if it has changed.
     pub fn named(
         &mut self,
         key: &str,
@@ -187,8 +187,8 @@ impl Open {
         Some(row.clone())
     }
 
-    /// A tenure goes on under another key, of a netns that is now known by these names. The row to write, and the row
-    /// that it replaces if the other key was held as well.
+    /// A tenure continues under another key, of a netns that is now known by these names. Returns the row to write, and
+    /// the row that it replaces if the other key was held as well.
     pub fn moved(&mut self, from: &str, to: &str, netns: Netns) -> Option<(Row, Option<RowKey>)> {
         let mut row = self.rows.remove(&tenure_hash(from))?;
         if let Some(tenure) = row.tenure() {
@@ -205,12 +205,12 @@ impl Open {
         Some((self.rows.get(&hash)?.clone(), superseded))
     }
 
-    /// An IP is no longer held. The ended row, and the tenure as it ended.
+    /// An IP is no longer held. Returns the ended row, and the ended tenure.
     pub fn released(&mut self, key: &str, to: &str, ended_by: &str) -> Option<(Row, Tenure)> {
         self.rows.remove(&tenure_hash(key))?.end(to, ended_by)
     }
 
-    /// Ends every tenure whose key is not among `alive`.
+    /// Ends every tenure whose key is not in `alive`.
     pub fn settle(
         &mut self,
         alive: &HashSet<String>,
@@ -224,9 +224,8 @@ impl Open {
             .collect()
     }
 
-    /// Takes over a tenure that an earlier run of this boot left open. `Some` when this run had opened
-    /// the same one anew meanwhile: its row, which says the same for a shorter time, is the one that
-    /// goes.
+    /// Continues a tenure that an earlier run of this boot left open. Returns a row to remove if this run has opened
+    /// the same tenure again: that row covers a shorter time.
     pub fn continue_from(&mut self, earlier: Row) -> Option<RowKey> {
         let newer = self.rows.insert(earlier.hash, earlier.clone())?;
         if newer.name == earlier.name {
@@ -249,7 +248,7 @@ impl Open {
         self.rows.contains_key(&tenure_hash(key))
     }
 
-    /// What the open row of this key says.
+    /// The open tenure with this key.
     #[must_use]
     pub fn tenure(&self, key: &str) -> Option<Tenure> {
         self.rows.get(&tenure_hash(key))?.tenure()

@@ -1,4 +1,4 @@
-//! The ledger with a real file: what survives what.
+//! The ledger with a real file: which data survives which events.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -34,8 +34,7 @@ fn boot(id: &str) -> Boot {
     }
 }
 
-/// The ledger and its file, in the daemon's order: what the file brings back is joined first, and what is to be
-/// written is queued at once.
+/// The ledger and its file, in the daemon's order: the file's content is merged first, and rows are queued at once.
 #[derive(Debug)]
 struct Whole {
     ledger: Ledger,
@@ -173,7 +172,7 @@ fn close(ledger: Whole) {
     ledger.close(PATIENCE).unwrap();
 }
 
-/// Waits until `ledger` says so; panics with its state when it never does.
+/// Waits until `done` is true; panics with the ledger's status on timeout.
 fn until(ledger: &mut Whole, what: &str, mut done: impl FnMut(&mut Whole) -> bool) {
     let start = crate::clock::now();
     while !done(ledger) {
@@ -188,14 +187,13 @@ fn until_written(ledger: &mut Whole) {
     until(ledger, "everything written", |ledger| ledger.file.shared.is_idle());
 }
 
-/// What a restart must keep of each finding that is alive. Fresh evidence is not written: it is seen
-/// again.
+/// What a restart must keep of each open finding. New evidence is not written, because it is observed again.
 fn lives(ledger: &Whole) -> Vec<(String, Status, String, Option<String>)> {
     let alive = ledger.findings(false).into_iter();
     alive.map(|alive| (alive.id, alive.status, alive.since, alive.firing_at)).collect()
 }
 
-/// `(ip, from, to, ended_by)` of the history, newest first, in seconds of the boot.
+/// `(ip, from, ended_by)` of the history, newest first.
 fn history(ledger: &Whole) -> Vec<(String, String, Option<String>)> {
     let rows = ledger.history(None, 1000).run();
     rows.into_iter().map(|row| (row.ip.to_string(), row.from, row.ended_by)).collect()
@@ -215,7 +213,7 @@ fn a_restart_within_the_boot_goes_on() {
 
     let mut ledger = open(dir.path(), "boot-1");
     assert_eq!(ledger.findings(true), before, "alive and resolved ones, to the last field");
-    // Until the first snapshot is complete nothing resolves; then what is still there is no news.
+    // Until the first snapshot is complete nothing is resolved; then what still exists is no change.
     let blind = BTreeSet::from([Code::IpHeldByStuckProcess]);
     assert_eq!(ledger.observe(BootNs(20 * SECOND), &[], &blind), []);
     assert_eq!(see(&mut ledger, 21, &["a"]), []);
@@ -244,7 +242,7 @@ fn a_reboot_ends_everything_and_merges_nothing() {
 
     let mut ledger = open(dir.path(), "boot-2");
     assert_eq!(ledger.findings(false), []);
-    // Every sink is told, once.
+    // Every sink is notified, once.
     let changes = see(&mut ledger, 3, &[]);
     assert_eq!(changes.len(), 1);
     assert_eq!(
@@ -257,7 +255,7 @@ fn a_reboot_ends_everything_and_merges_nothing() {
     assert_eq!(ended[0].from, tenure("10.0.0.1", 5).from);
     assert_eq!(ended[0].ended_by.as_deref(), Some("reboot"));
     assert_eq!(ledger.take_ended_by_reboot(), None);
-    // The same key in this boot is another tenure, although nothing ever settled.
+    // The same key in this boot is another tenure, although `settle` was never called.
     assert!(ledger.held("k1", tenure("10.0.0.1", 50)));
     let rows = history(&ledger);
     assert_eq!(rows[0].2, None);
@@ -270,7 +268,7 @@ fn a_reboot_ends_everything_and_merges_nothing() {
     close(ledger);
 }
 
-/// What kill -9 leaves: the file as it is at some moment, never closed.
+/// What kill -9 leaves: the file at some moment, never closed.
 #[test]
 fn what_was_told_survives_a_kill() {
     let dir = tempfile::tempdir().unwrap();
@@ -346,7 +344,7 @@ fn history_is_newest_first_of_file_and_memory_alike() {
     assert_eq!(history(&ledger, Some(("10.0.0.0", 24)), 9), ["10.0.0.2", "10.0.0.1"]);
     assert_eq!(history(&ledger, Some(("10.0.0.1", 32)), 9), ["10.0.0.1"]);
     assert_eq!(history(&ledger, Some(("10.0.0.9", 32)), 9), [""; 0]);
-    // The end that waits is the later word on the row that is on the disk.
+    // The waiting end is newer than the row on the disk.
     let one = ledger.history(Some(Prefix { ip: "10.0.0.1".parse().unwrap(), len: 32 }), 9).run();
     assert_eq!(one[0].ended_by.as_deref(), Some("netns-gone"));
     until_written(&mut ledger);

@@ -1,9 +1,9 @@
-//! The thread that writes. The core only puts rows into a backlog, under a lock held for moments: a
-//! full, slow or vanished disk never stops it from watching.
+//! The writer thread. The core only adds rows to a backlog, under a lock that is held for moments: a full, slow or
+//! vanished disk never blocks the core.
 //!
-//! While the file cannot be used, everything goes on in memory, the state says why, and opening it
-//! is tried again. What comes back then (an earlier run's findings and tenures) waits in
-//! [`Inner::loaded`] until the core has taken it over, and nothing is written before.
+//! While the file cannot be used, everything continues in memory, the status has the reason, and opening the file is
+//! retried. What the file then contains (an earlier run's findings and tenures) waits in [`Inner::loaded`] until the
+//! core has taken it, and nothing is written before.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,11 +24,11 @@ use crate::contract::{Past, Tenure};
 use crate::fact::{BootNs, SourceStatus};
 use crate::sources::backoff::Pauses;
 
-/// More than this many waiting rows are written at once.
+/// Number of waiting rows above which they are written at once.
 const GATHER_ROWS: usize = 1024;
-/// How many rows one transaction of the retention removes.
+/// Number of rows that one transaction of the retention removes.
 const PRUNE_ROWS: usize = 4096;
-/// A file below this is never worth compacting.
+/// A file smaller than this is not compacted, unless its maximum size is smaller.
 const COMPACT_FROM: u64 = 4 * 1024 * 1024;
 /// What is said of a disk that takes what is asked and never answers.
 const HANGS: &str = "the file system does not answer (a mount whose server is gone?)";
@@ -36,10 +36,10 @@ const HANGS: &str = "the file system does not answer (a mount whose server is go
 /// How the writer waits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// How long tenures gather before they are written: churn costs one commit a second, and that
-    /// much of the tenures (never of the findings) is lost with kill -9.
+    /// How long tenures are collected before they are written: churn costs one commit a second, and up to that much of
+    /// the tenures (never of the findings) is lost with kill -9.
     pub(super) gather: Duration,
-    /// First and longest wait before a file that failed is tried again.
+    /// First and longest wait before a failed file is tried again.
     pub(super) retry: (Duration, Duration),
     /// How long the disk may take for one thing before it counts as hung, and how long a start waits for it.
     pub(super) patience: Duration,
@@ -52,7 +52,7 @@ impl Default for Pace {
     }
 }
 
-/// What the core and the writer share.
+/// State shared by the core and the writer.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Empty: in memory only, and there is no writer.
@@ -60,21 +60,21 @@ pub(super) struct Shared {
     /// See [`Pace::patience`].
     patience: Duration,
     inner: Mutex<Inner>,
-    /// Something to do for the writer, or done by it.
+    /// Signals work for the writer, or work that it has done.
     changed: Condvar,
-    /// Queries read beside the writer; compacting and reopening wait for them.
+    /// Queries read it beside the writer; compacting and reopening wait for them.
     store: RwLock<Option<Store>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {
-    /// What waits to be written.
+    /// Rows that wait to be written.
     pub(super) backlog: Backlog,
-    /// What is being written just now.
+    /// Rows that are being written.
     writing: Option<Arc<Backlog>>,
-    /// When the first of it came.
+    /// When the first waiting row was added.
     since: Option<BootNs>,
-    /// What a file that was opened late brought back.
+    /// The content of the file, until the core takes it.
     pub(super) loaded: Option<Loaded>,
     /// Why the file cannot be used.
     trouble: Option<String>,
@@ -111,11 +111,11 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere left no half-made change behind: each is one call on a collection.
+        // A panic elsewhere left no partial change: each change is one call on a collection.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts rows into the backlog and wakes the writer.
+    /// Adds rows to the backlog and wakes the writer.
     pub(super) fn put(&self, put: impl FnOnce(&mut Backlog)) {
         let mut inner = self.lock();
         put(&mut inner.backlog);
@@ -131,7 +131,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The state of the file, for people.
+    /// The status of the file, for people.
     pub(super) fn status(&self) -> (SourceStatus, String) {
         if self.in_memory() {
             return (SourceStatus::Disabled, "in memory only".to_owned());
@@ -167,12 +167,12 @@ impl Shared {
         ((inner.backlog.len() + writing) as u64, inner.backlog.lost())
     }
 
-    /// What is asked of the past, the newest first, at most `limit`. Blocks on the disk.
+    /// The selected tenures, the newest first, at most `limit`. Blocks on the disk.
     pub(super) fn history(&self, past: &Past, limit: usize) -> Vec<Tenure> {
         let range = RowKey::range(past.ip);
         let mut newest = Newest::new(past, limit);
-        // What waits is looked at before the file: a row that is written in between is found twice,
-        // never missed, and the one that waited is the later word.
+        // Waiting rows are read before the file: a row that is written in between is found twice, never missed, and its
+        // waiting version is the newer one.
         let inner = self.lock();
         let writing = inner.writing.clone();
         for (name, tenure) in inner.backlog.within(range.0, range.1) {
@@ -200,7 +200,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Asks the writer to write what waits and end. `false`: it had not within `timeout`.
+    /// Asks the writer to write what waits and to end. Returns `false` if it did not succeed within `timeout`.
     pub(super) fn stop(&self, timeout: Duration) -> bool {
         if self.in_memory() {
             return true;
@@ -219,8 +219,8 @@ impl Shared {
         inner.backlog.is_empty()
     }
 
-    /// Waits until the findings that were queued are on the disk. `false`: they were not within `timeout`, or
-    /// nothing can be written now.
+    /// Waits until the queued findings are on the disk. Returns `false` if they were not within `timeout`, or writing
+    /// is not possible now.
     pub(super) fn written(&self, timeout: Duration) -> bool {
         if self.in_memory() {
             return true;
@@ -266,12 +266,12 @@ impl Shared {
     }
 }
 
-/// The newest tenures seen so far that were asked for, bounded.
+/// The newest selected tenures so far, up to a limit.
 struct Newest<'a> {
     past: &'a Past,
     limit: usize,
     rows: BTreeMap<(Reverse<u64>, RowKey), Tenure>,
-    /// Rows that wait to be written: what the file has of them is an older word.
+    /// Rows that wait to be written: the file has an older version of them.
     waiting: BTreeSet<RowKey>,
 }
 
@@ -280,14 +280,14 @@ impl<'a> Newest<'a> {
         Self { past, limit, rows: BTreeMap::new(), waiting: BTreeSet::new() }
     }
 
-    /// One that waits to be written. The first word on it counts.
+    /// Adds a row that waits to be written. The first version counts.
     fn add_waiting(&mut self, name: RowKey, tenure: Tenure) {
         if self.waiting.insert(name) {
             self.take(name, || Some(tenure));
         }
     }
 
-    /// One of the file, after all that wait.
+    /// Adds a row of the file; must be called after all waiting rows.
     fn add(&mut self, name: RowKey, tenure: impl FnOnce() -> Option<Tenure>) {
         if !self.waiting.contains(&name) {
             self.take(name, tenure);
@@ -316,8 +316,8 @@ impl<'a> Newest<'a> {
 /// waited for no longer than [`Pace::patience`]: the daemon watches without it, and the file joins late.
 ///
 /// # Errors
-/// [`StoreError::Locked`] and [`StoreError::Newer`]: going on without the file would be wrong. With
-/// any other trouble the ledger goes on in memory.
+/// [`StoreError::Locked`] and [`StoreError::Newer`]: continuing without the file would be wrong. After any other error
+/// the ledger continues in memory.
 pub(super) fn start(
     path: PathBuf,
     identity: Identity,
@@ -338,7 +338,7 @@ pub(super) fn start(
     let (tell, opened) = mpsc::sync_channel(0);
     std::thread::Builder::new()
         .name("ledger".to_owned())
-        // It writes rows of a few kilobytes; the default of 2 MiB is address space for nothing.
+        // It writes rows of a few kilobytes; the default of 2 MiB would only waste address space.
         .stack_size(512 * 1024)
         .spawn(move || writer.begin(&tell))
         .map_err(|error| StoreError::Io(format!("no thread to write it: {error}")))?;
@@ -357,7 +357,7 @@ pub(super) fn start(
     }
 }
 
-/// What the writer does next.
+/// The writer's next task.
 enum Work {
     Open,
     Write(Arc<Backlog>),
@@ -370,12 +370,12 @@ struct Writer {
     identity: Identity,
     retention: Retention,
     pace: Pace,
-    /// The waits before the file is tried again, and when this one is over.
+    /// The waits before the file is tried again, and when the current one ends.
     pauses: Pauses,
     retry_at: BootNs,
-    /// The file was tried once more because the daemon goes down.
+    /// Whether the file was tried once more because the daemon is stopping.
     last_try: bool,
-    /// On the directory of the file.
+    /// The lock on the directory of the file.
     claim: Option<Claim>,
 }
 
@@ -421,7 +421,7 @@ impl Writer {
         if let Some(Err(error)) = store.map(|store| store.close(&self.shared.path)) {
             tracing::warn!("{}: {error}; the next start checks it", self.shared.path.display());
         }
-        // Whoever waits for the end may open it again at once.
+        // A caller that waits for the end may open the file again at once.
         self.claim = None;
         self.shared.lock().done = true;
         self.shared.changed.notify_all();
@@ -457,7 +457,7 @@ impl Writer {
         }
     }
 
-    /// What is due now, or how long nothing will be.
+    /// What is due now, or how long to wait.
     fn due(&mut self, inner: &mut Inner) -> Result<Work, Option<Duration>> {
         if inner.trouble.is_some() {
             return match self.retry_at.since(clock::now()) {
@@ -471,8 +471,8 @@ impl Writer {
             };
         }
         if inner.loaded.is_some() {
-            // What waits may be told anew once the core has seen what the file holds. At the end
-            // nobody will look any more, and what waits is worth more than a perfect join.
+            // Waiting rows may be replaced once the core has merged the file's content. At the end no merge will
+            // happen, and the waiting rows are more important.
             if !inner.stop {
                 return Err(None);
             }
@@ -496,12 +496,12 @@ impl Writer {
         }
     }
 
-    /// Opens the file; a damaged one is put aside first.
+    /// Opens the file; a damaged file is renamed first.
     fn open(&mut self) -> Result<(), StoreError> {
         let path = self.shared.path.clone();
         if let Some(dir) = path.parent() {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-            // One that was deleted, or moved away, is not the one that stands there now.
+            // A directory that was deleted or moved away is not the one that has this path now.
             if !self.claim.as_ref().is_some_and(|claim| claim.is_on(dir)) {
                 self.claim = Some(Claim::on(dir)?);
             }
@@ -548,8 +548,8 @@ impl Writer {
         written?;
         self.pauses.begin_anew();
         self.last_try = false;
-        // A file that was deleted under the daemon takes writes without complaint: that is an error
-        // here, and a new one is made.
+        // A file that was deleted under the daemon accepts writes without an error: treat that as an error, so that a
+        // new file is created.
         if self.file_len()? > self.retention.max_bytes
             && self.with_store(Store::bytes)? > self.retention.target()
         {
@@ -558,7 +558,7 @@ impl Writer {
         Ok(())
     }
 
-    /// One step of the retention; asks for the next one itself.
+    /// One step of the retention; schedules the next one itself.
     fn prune(&mut self, before: u64) -> Result<(), StoreError> {
         let most = self.retention.max_bytes;
         let keep = (self.file_len()? > most).then(|| self.retention.target());
@@ -574,7 +574,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The file cannot be used: says so once, and when to try again.
+    /// The file cannot be used: logs that once, and sets the time of the next try.
     fn fail(&mut self, why: &str) {
         self.shared.set_store(None);
         self.retry_at = clock::now().plus(nanos(self.pauses.after_failure()));

@@ -23,7 +23,7 @@ fn date(ms: u64) -> String {
     format!("2026-01-01T00:{:02}:{:02}.{:03}Z", ms / 60_000, ms / 1000 % 60, ms % 1000)
 }
 
-/// One that came and went in this netns at this time, in ms.
+/// An address that was added and removed in this netns at this time, in ms.
 fn comes_and_goes(flaps: &mut Flaps, netns: u128, ip: &str, ms: u64, vouched: bool) -> Kept {
     let mut open = Open::default();
     let key = format!("{netns}/2/{ip}/24");
@@ -49,10 +49,10 @@ fn one_that_flaps_has_a_budget_and_one_row_tells_of_the_rest() {
     assert_eq!(last.to, Some(date(48_111)));
     assert!(last.times.is_some_and(|times| times > 1), "{last:?}");
     assert_eq!(flaps.lost(), 0);
-    // Nobody else notices.
+    // Other netns are not affected.
     let other = comes_and_goes(&mut flaps, 8, "10.0.0.2", 48_120, true);
     assert!(matches!(other, Kept::Own(_)), "{other:?}");
-    // An hour later it has its budget again.
+    // An hour later the budget is full again.
     let again = comes_and_goes(&mut flaps, 7, "10.0.0.1", 3_600_000, true);
     assert!(matches!(again, Kept::Own(_)), "{again:?}");
 }
@@ -79,7 +79,7 @@ fn many_addresses_and_many_netns_leave_no_more() {
     }
     assert!((128..=130).contains(&own), "{own}");
     assert_eq!(own + flaps.lost(), 10_000, "the others are counted");
-    // One each in a thousand netns after a thousand others.
+    // One tenure in each of many netns, beyond the number that is remembered.
     let mut own = 0;
     for n in 0..10_000_u64 {
         let kept = comes_and_goes(&mut flaps, 100 + u128::from(n), "10.0.0.1", 1_000, false);
@@ -87,7 +87,7 @@ fn many_addresses_and_many_netns_leave_no_more() {
     }
     assert!(own <= 2048, "{own}");
     assert!(flaps.netns.len() <= MAX_NETNS);
-    // A pod's are kept all the same.
+    // Tenures of a pod are kept nevertheless.
     let kept = comes_and_goes(&mut flaps, 9, "10.0.0.9", 1_001, true);
     assert!(matches!(kept, Kept::Own(_)), "{kept:?}");
 }

@@ -44,7 +44,7 @@ fn kinds(changes: &[Change]) -> Vec<(ChangeKind, Status)> {
     changes.iter().map(|change| (change.change, change.finding.status)).collect()
 }
 
-/// Without a daemon nothing can say whether a finding is still open, and no command pretends to.
+/// Without a daemon nothing can check whether a finding is still open, and no command pretends to.
 #[test]
 fn what_asks_a_daemon_is_told_in_words_where_there_is_none() {
     let still = remedy::guard::is_still_found("k3f9q2m7x5wz4a6b");
@@ -112,7 +112,7 @@ fn two_looks_too_close_are_one() {
         life.observe(BootNs(511), &CALENDAR, &[candidate("a", 510)], &none).try_into().unwrap();
     assert_eq!(change.finding.status, Status::Firing);
 
-    // Where no third look comes, it fires all the same once it has stood for longer.
+    // Without a third look, it still fires once it has lasted longer.
     life.observe(BootNs(600), &CALENDAR, &[candidate("a", 510), candidate("b", 600)], &none);
     let both = [candidate("a", 510), candidate("b", 603)];
     assert_eq!(life.observe(BootNs(1_100), &CALENDAR, &both, &none), []);
@@ -144,7 +144,7 @@ fn one_that_comes_back_has_its_old_id_and_a_new_life() {
     assert_eq!(life.resolved().count(), 0, "it is not over any more");
 }
 
-/// It is of the cause, which goes on while one leak is freed and the next one comes.
+/// An acknowledgement belongs to the cause, which continues while one leak is freed and the next one appears.
 #[test]
 fn an_acknowledgement_holds_whatever_becomes_of_what_one_cause_has_left() {
     let of = |at: u64, ips: &[&str]| {
@@ -234,7 +234,7 @@ fn evidence_is_refreshed_in_silence() {
     let record = life.open().next().unwrap();
     assert_eq!(record.finding.impact, "now");
     assert_eq!(record.finding.last_seen, CALENDAR.date(BootNs(5_000_000_000)));
-    // A look that was slow to arrive turns nothing back.
+    // A look that arrives late turns nothing back.
     see(&mut life, 5_000_000_001, &[candidate("a", 11)]);
     assert_eq!(life.open().next().unwrap().finding.last_seen, CALENDAR.date(BootNs(5_000_000_000)));
 }
@@ -246,12 +246,12 @@ fn a_consequence_names_its_cause_by_id() {
         ..candidate(key, 9)
     };
     let mut life = Life::default();
-    // The consequence comes first in the list, and names a cause that comes after it.
+    // The consequence comes first in the list, before its cause.
     let changes = see(&mut life, 10, &[caused("effect", "cause"), candidate("cause", 9)]);
     let id = |key| Some(finding_id(CODE, key));
     assert_eq!(changes[0].finding.caused_by, id("cause"));
     assert_eq!(changes[1].finding.caused_by, None);
-    // A cause that is gone explains nothing any more; none is its own.
+    // A cause that has ended explains nothing any more; no finding is its own cause.
     let changes = see(&mut life, 11, &[caused("effect", "cause"), caused("self", "self")]);
     assert_eq!(changes[0].change, ChangeKind::Resolved);
     assert_eq!(changes[1].finding.caused_by, None);
@@ -281,7 +281,7 @@ fn what_an_earlier_run_left_goes_on() {
     let now = &life.open().next().unwrap().finding;
     assert_eq!((&now.since, &now.firing_at), (&record.finding.since, &record.finding.firing_at));
 
-    // The same, when the earlier run's word comes late.
+    // The same, if the earlier run's record arrives late.
     let mut life = Life::default();
     see(&mut life, 61, &[later]);
     life.continue_from(record.clone());
@@ -327,11 +327,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is seen in whatever order, each finding's changes tell one well-formed story.
+    /// For any sequence of observations, the changes of each finding are consistent.
     #[test]
     fn every_story_is_well_formed(steps in prop::collection::vec(step(), 1..40)) {
         let mut life = Life::default();
-        // By id: is it open, and the observations it was seen by since it opened.
+        // By id: its status, and the observations since it was opened.
         let mut story: HashMap<String, (Status, BTreeSet<u64>)> = HashMap::new();
         for (now, step) in steps.iter().enumerate() {
             let candidates: Vec<Candidate> = step
@@ -375,7 +375,7 @@ proptest! {
             for seen in &candidates {
                 let id = finding_id(CODE, &seen.key);
                 prop_assert!(life.get(&id).is_some(), "what is seen is open, under its own id");
-                // Of two with one key only the later look counts.
+                // Of two candidates with one key only the later look counts.
                 let latest = candidates.iter().filter(|other| other.key == seen.key);
                 let latest = latest.map(|other| other.observed.0).max().unwrap_or_default();
                 story.get_mut(&id).unwrap().1.insert(latest);
@@ -427,7 +427,7 @@ fn what_cannot_be_found_again_is_kept_while_it_holds() {
     life.keep_while(|_| false);
     assert_eq!(see(&mut life, 30, &[]).len(), 1);
 
-    // What this run has found itself it finds for as long as it is there.
+    // A finding that this run has found itself lasts as long as it is found.
     let mut life = Life::default();
     earlier.open().for_each(|record| life.continue_from(record.clone()));
     see(&mut life, 20, &[candidate("a", 20), candidate("b", 20)]);
@@ -435,7 +435,7 @@ fn what_cannot_be_found_again_is_kept_while_it_holds() {
     assert_eq!(see(&mut life, 30, &[]).len(), 2);
 }
 
-/// A holder with thousands of threads, or one that restarts every few seconds, is one page and no flood of updates.
+/// A holder with thousands of threads, or one that restarts every few seconds, causes one page and no flood of updates.
 #[test]
 fn holders_that_change_are_told_at_most_once_in_ten_seconds() {
     const SEC: u64 = 1_000_000_000;
@@ -449,14 +449,14 @@ fn holders_that_change_are_told_at_most_once_in_ten_seconds() {
     );
     assert!(life.is_at_rest());
 
-    // Told after a second, with what came meanwhile.
+    // Reported after a second, with the changes in the meantime.
     assert_eq!(see(&mut life, 3 * SEC, &[with(3 * SEC, 3)]), []);
     assert_eq!(life.due(BootNs(3 * SEC)), Some(BootNs(3 * SEC + SETTLES)));
     let told = see(&mut life, 4 * SEC, &[with(4 * SEC, 4)]);
     assert_eq!((told.len(), told[0].held_back), (1, 1));
     assert_eq!(told[0].finding.holders[0].pid, Some(4));
 
-    // Held back, but not from whoever asks.
+    // Delayed, but visible to queries.
     for step in 5..14 {
         assert_eq!(
             see(&mut life, step * SEC, &[with(step * SEC, u32::try_from(step).unwrap())]),
@@ -468,14 +468,14 @@ fn holders_that_change_are_told_at_most_once_in_ten_seconds() {
     assert!(!life.is_at_rest(), "something is to be told");
     assert_eq!(life.due(BootNs(13 * SEC)), Some(BootNs(14 * SEC)));
 
-    // Told when it may be, though nothing is new then.
+    // Reported when it may be, although nothing is new then.
     let told = see(&mut life, 14 * SEC, &[with(13 * SEC, 13)]);
     assert_eq!((told.len(), told[0].held_back), (1, 8), "the ninth is this one");
     assert_eq!(told[0].finding.holders[0].pid, Some(13));
     assert!(life.is_at_rest());
     assert_eq!(see(&mut life, 15 * SEC, &[with(15 * SEC, 15)]), []);
 
-    // What somebody acts on is told at once, with what was held back.
+    // A change that a person acts on is reported at once, with the delayed ones.
     let worse = Candidate { severity: Severity::Critical, ..with(16 * SEC, 15) };
     let told = see(&mut life, 16 * SEC, std::slice::from_ref(&worse));
     assert_eq!((told.len(), told[0].held_back), (1, 1));
@@ -483,8 +483,8 @@ fn holders_that_change_are_told_at_most_once_in_ten_seconds() {
     assert_eq!(kinds(&over), [(ChangeKind::Resolved, Status::Resolved)]);
 }
 
-/// The first of five leaks makes the range's finding a consequence, which is told at once; the other four must not wait
-/// for ten seconds after that.
+/// The first of five leaks makes the range's finding a consequence, which is reported at once; the other four must not
+/// wait for ten seconds after that.
 #[test]
 fn what_follows_shortly_after_a_change_is_told_a_second_later() {
     const SEC: u64 = 1_000_000_000;
@@ -501,7 +501,7 @@ fn what_follows_shortly_after_a_change_is_told_a_second_later() {
     assert_eq!(told[0].finding.holders[0].pid, Some(3));
 }
 
-/// Whose it is is told as soon as it is known, once.
+/// The pod's name is reported as soon as it is known, once.
 #[test]
 fn the_pods_name_is_told_at_once() {
     const SEC: u64 = 1_000_000_000;

@@ -133,7 +133,7 @@ fn a_prefix_is_a_range_of_names() {
 }
 
 proptest! {
-    /// The byte range says exactly what the arithmetic of addresses says.
+    /// The byte range agrees with the arithmetic of addresses.
     #[test]
     fn ranges_agree_with_masks(net: u32, len in 0..=32_u8, ip: u32) {
         let prefix = Prefix { ip: IpAddr::V4(net.into()), len };
@@ -143,7 +143,7 @@ proptest! {
         prop_assert_eq!((first..=last).contains(&name), net & mask == ip & mask);
     }
 
-    /// Of one IP the newest comes first.
+    /// For one IP the newest comes first.
     #[test]
     fn names_order_newest_first(ip: [u8; 16], a: u64, b: u64, hash: u128) {
         let ip = IpAddr::V6(ip.into());

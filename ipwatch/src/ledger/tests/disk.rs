@@ -1,14 +1,14 @@
-//! Disks that do not take what is written.
+//! Disks that do not accept writes.
 
 use super::*;
 
-/// A small file system of its own; gone when dropped.
+/// A small file system, which is unmounted when dropped.
 struct Disk {
     dir: tempfile::TempDir,
 }
 
 impl Disk {
-    /// `None`, with the reason on stderr, where mounting is not permitted. In CI that is an error.
+    /// `None`, with the reason on stderr, if mounting is not permitted. In CI that is an error.
     fn small(test: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
@@ -106,7 +106,7 @@ fn a_disk_that_fills_up_loses_nothing() {
         see(ledger, 21 + held, &["a", "b"]);
         ledger.status().0 == SourceStatus::Degraded
     });
-    // What ends meanwhile must not come back to life with the file.
+    // A tenure that ends meanwhile must not be open again once the file works.
     ledger.released("ends", BootNs(90 * SECOND), "netns-gone");
     assert!(ledger.status().1.contains("rows wait"), "{:?}", ledger.status());
     see(&mut ledger, 100_000, &["a", "c"]);
@@ -125,7 +125,7 @@ fn a_disk_that_fills_up_loses_nothing() {
     close(ledger);
 }
 
-/// It would keep a history of its own in the place of the one that waits.
+/// It would put a history of its own in the place of the one that waits.
 #[test]
 fn a_second_daemon_is_refused_though_the_file_of_the_first_is_closed() {
     let Some(disk) = Disk::small("a_second_daemon_is_refused") else { return };
@@ -176,8 +176,7 @@ fn what_could_not_be_written_at_the_end_is_said() {
     assert!(matches!(error, LedgerError::NotWritten { .. }), "{error}");
 }
 
-/// The file of an earlier run turns up late: what this run has seen meanwhile and what that one left
-/// become one.
+/// The file of an earlier run appears late: its content and the current state are merged.
 #[test]
 fn an_earlier_run_that_comes_late_is_joined() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files that are not what they should be.
+//! Files that are damaged, foreign or missing.
 
 use super::*;
 
@@ -22,8 +22,7 @@ fn aside(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A ledger with something in it: its file as it is while it is open, and its seal and file as they
-/// are once it is closed.
+/// A ledger with some content: its file while it is open, and its seal and file after it is closed.
 fn images() -> [(Option<Vec<u8>>, Vec<u8>); 2] {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = open(dir.path(), "boot-1");
@@ -38,7 +37,7 @@ fn images() -> [(Option<Vec<u8>>, Vec<u8>); 2] {
     [(None, open), (Some(seal), bytes(&file(dir.path())))]
 }
 
-/// The same bytes cut anywhere, and with part of a page overwritten anywhere.
+/// The same bytes truncated at several places, and with part of a page overwritten at several places.
 fn damaged(whole: &[u8]) -> Vec<Vec<u8>> {
     const PAGE: usize = 4096;
     let cuts = [1, 8, 320, PAGE, whole.len() / 2, whole.len() - 1].map(|len| whole[..len].to_vec());
@@ -80,7 +79,7 @@ fn only_the_last_damaged_files_are_kept() {
     assert_eq!(aside(dir.path()), kept);
 }
 
-/// The daemon starts with whatever it finds, and what it shows is either what was written or nothing.
+/// The daemon starts with any file, and shows either what was written or nothing.
 #[test]
 fn damage_anywhere_is_survived() {
     for (seal, whole) in images() {
@@ -148,7 +147,7 @@ fn a_second_daemon_is_told_which_file() {
     let error = try_open(dir.path(), "boot-1", Retention::default()).unwrap_err();
     assert!(matches!(error, LedgerError::Locked(_)), "{error}");
     assert!(error.to_string().contains(file(dir.path()).to_str().unwrap()), "{error}");
-    // And the first one has lost nothing by it.
+    // The first one has lost nothing.
     see(&mut first, 10, &["a"]);
     close(first);
     let third = open(dir.path(), "boot-1");
@@ -166,7 +165,7 @@ fn a_file_that_is_deleted_is_made_again_with_all_that_is_alive() {
     std::fs::remove_file(file(dir.path())).unwrap();
     see(&mut ledger, 11, &["a", "b"]);
     until(&mut ledger, "a new file", |ledger| {
-        // The core's next turn takes over what the new file holds, which is nothing.
+        // The core's next step merges the content of the new file, which is empty.
         ledger.held("k", tenure("10.0.0.1", 1));
         file(dir.path()).exists() && ledger.file.shared.is_idle()
     });

@@ -1,4 +1,4 @@
-//! Rows on their way: what waits, and which table says what of them.
+//! Rows on their way to the disk: which rows wait, and in which tables they are.
 
 use super::*;
 use crate::ledger::backlog::Backlog;
