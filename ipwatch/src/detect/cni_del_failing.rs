@@ -1,8 +1,8 @@
 //! `cni-del-failing`: DEL of one sandbox fails again and again, or was never called although the sandbox is dead. Until
 //! a DEL succeeds, the IP stays reserved.
 //!
-//! Of two simultaneous DELs that both fail only one counts (`map/workload/calls.rs`); nor does a failure count if the
-//! network of the sandbox is gone nevertheless.
+//! Two simultaneous DELs that both fail count as one failure (`map/workload/calls.rs`). If nothing of the sandbox is
+//! left, failures count only if they continue for [`LONG`].
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};

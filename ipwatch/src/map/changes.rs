@@ -7,7 +7,6 @@
 //! A change within one pod's netns also marks that netns ([`NodeMap::changed_in`]), so that the findings of other netns
 //! need not be judged again. How far any other change reaches is not tracked: it counts as beyond any single netns
 //! ([`NodeMap::changed_beyond`]).
-//! any netns.
 
 use std::ops::BitOr;
 

@@ -144,7 +144,7 @@ impl Kernel {
         self.news.changed(id, ifindex, ip);
     }
 
-    /// When the current teardown will have taken too long.
+    /// When to look at the teardown worker next.
     pub(super) fn teardown_due(&self) -> Option<BootNs> {
         self.teardowns.due()
     }

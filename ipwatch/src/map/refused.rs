@@ -11,7 +11,8 @@ use super::NodeMap;
 const MOST: usize = 512;
 /// Name that all further sources share. The names of sources come from the configuration.
 const OTHERS: &str = "others";
-/// How long after a run of a plugin whose file an untrusted user can change the observed calls count as incomplete.
+/// A plugin whose file an untrusted user can change may hide calls: how long after such a run the observed calls count
+/// as incomplete.
 const DOUBT: u64 = 600_000_000_000;
 
 /// Counts, and when they last grew.

@@ -34,7 +34,7 @@ const MAX_TURNS: usize = 8;
 /// If more than this many IPs are contested, a change that may concern all of them is settled at most once every
 /// [`LOOK_AGAIN`]: an untrusted user can claim thousands of IPs, and create links that come and go.
 const MANY: usize = 256;
-/// Maximum number of IPs for each netns, on all of its devices.
+/// Maximum number of IPs for each netns, on all of its devices, and for all netns.
 const MAX_PER_NETNS: usize = 4096;
 const MAX_CLAIMS: usize = 16_384;
 
@@ -596,8 +596,8 @@ impl NodeMap {
         macs.into_iter().map(|(mac, found)| (mac, places(found))).collect()
     }
 
-    /// Settles the claims that changed or are due: finds the device of each MAC, decides whether there is a conflict
-    /// and forgets old claims. Returns when the next claim is due.
+    /// Settles the contested claims that changed or are due: finds the device of each MAC, decides whether there is a
+    /// conflict, and drops claims that are no longer contested. Returns when the next claim is due.
     pub(in crate::map) fn settle_claims(&mut self, now: BootNs) -> Option<BootNs> {
         let keys = self.conflict.claims.take_unsettled(now);
         let mut macs = None;

@@ -195,8 +195,8 @@ impl UnansweredEntries {
     }
 }
 
-/// Makes room in the caller's netns first: scanning a range from one netns must not push out the failures or permanent
-/// entries of others.
+/// Makes room by dropping the oldest entry of the netns if it has its maximum, else the oldest of all if there are too
+/// many: scanning a range from one netns must not push out the failures or permanent entries of others.
 fn make_room<T>(entries: &mut BTreeMap<Key, T>, id: NetnsId, age: impl Fn(&T) -> BootNs) {
     let none = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
     let own = entries.range((id, 0, none)..).take_while(|((netns, ..), _)| *netns == id);

@@ -27,7 +27,7 @@ const A_TURN: usize = 2048;
 const PAUSE: u64 = 20_000_000;
 /// Tolerance: the clock may have been set since the boot.
 const CLOCK: i64 = 60_000_000_000;
-/// Maximum number of leaks of one network that are reported individually.
+/// Maximum number of leaks that are reported individually: of one network, and of all networks.
 const TOLD: usize = 64;
 const TOLD_OF_ALL: usize = 2048;
 /// Terway keeps the IP of a pod that may come back for five minutes after its DEL, and looks every five minutes for

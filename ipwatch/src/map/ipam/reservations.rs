@@ -17,7 +17,7 @@ use crate::map::{Kinds, NetnsId, NodeMap, Table, Thresholds};
 
 /// Maximum number of reservations, of all stores.
 const MOST: usize = 262_144;
-/// Maximum number of remembered releases, except those whose IP is still held.
+/// Maximum number of remembered releases. Releases of IPs that are still held may double it.
 const MOST_RELEASES: usize = 8192;
 /// How long a release is remembered after nobody has its IP any more.
 const REMEMBERED: u64 = 600_000_000_000;
@@ -269,7 +269,7 @@ impl Ipam {
         of_ip.map(|(_, release)| release)
     }
 
-    /// An address, a reservation or an attachment with this IP has changed.
+    /// Something that decides who has this IP has changed: an address, an owner, an attachment or a call.
     pub(in crate::map) fn touch(&mut self, ip: IpAddr) {
         self.dirty.insert(ip);
     }

@@ -276,7 +276,7 @@ impl NodeMap {
         }
     }
 
-    /// A route was removed: with these next hops, or with all if there are none given.
+    /// A route was removed: only these next hops, or all of them if `hops` is empty.
     pub(in crate::map) fn drop_route(
         &mut self,
         netns: &NetnsRef,
