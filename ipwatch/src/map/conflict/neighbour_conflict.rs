@@ -69,7 +69,7 @@ pub struct Conflict {
 }
 
 impl NodeMap {
-    /// Every conflict at `now`, as each device observed it; limited to [`MOST`].
+    /// Every conflict at `now`, as each device observed it; at most `MOST`.
     #[must_use]
     pub fn conflicts(&self, now: BootNs) -> Vec<Conflict> {
         let mut found: Vec<Conflict> = match self.conflict.claims.settled(now) {
