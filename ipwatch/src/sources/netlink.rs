@@ -1,11 +1,12 @@
 //! rtnetlink: links, addresses, neighbours, routes and nsids of every netns.
 //!
-//! - [`Listener`] hears what changes, everywhere at once: `NETLINK_LISTEN_ALL_NSID`.
-//! - [`Requests`] asks: the names of a netns, what is in it, and which TCP connections the kernel still
-//!   closes there.
+//! - [`Listener`] receives changes in all netns through one set of sockets: `NETLINK_LISTEN_ALL_NSID`.
+//! - [`Requests`] queries one netns: its names, its contents, and the TCP connections that the kernel is still closing
+//!   there.
 //!
-//! Only a netns with an nsid is heard. A veth that is moved into a netns gives it one; any other gets
-//! one from [`Requests::adopt`], which dumps it only then, so that nothing falls in between.
+//! Only a netns with an nsid sends events to the listener. The kernel assigns an nsid when a veth is moved into a
+//! netns; [`Requests::adopt`] assigns one to any other netns, and dumps it only afterwards, so that no change is missed
+//! in between.
 
 mod diag;
 mod driver;

@@ -1,8 +1,8 @@
-//! TCP connections that no process has any more, and that the kernel still closes: each keeps its netns
-//! alive until the far end has answered or the kernel has given up.
+//! TCP connections without a process that the kernel is still closing. Each keeps its netns alive until the remote end
+//! has answered or the kernel gives up.
 //!
-//! Asked for with `sock_diag` (linux/inet_diag.h), whose messages have a fixed layout and are framed as
-//! rtnetlink's are. Where TCP's part of it is a module the kernel loads it, as it does for `ss`.
+//! They are read with `sock_diag` (linux/inet_diag.h). Its messages have a fixed layout and the same framing as
+//! rtnetlink. If TCP diagnostics are a module, the kernel loads it on the first request, as it does for `ss`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,21 +16,21 @@ const HEADER: usize = 16; // struct nlmsghdr
 const REQUEST: usize = 56; // struct inet_diag_req_v2
 const ANSWER: usize = 72; // struct inet_diag_msg
 
-/// States in which only the kernel works on a connection (net/tcp_states.h). One that waits to be
-/// accepted has no process either, but cannot be in any of these.
+/// States in which only the kernel works on a connection (net/tcp_states.h). A connection in the accept queue has no
+/// process either, but is never in one of these states.
 const CLOSING: [(u8, &str); 4] =
     [(4, "FIN_WAIT1"), (5, "FIN_WAIT2"), (9, "LAST_ACK"), (11, "CLOSING")];
 
-/// `idiag_timer` of what is only remembered (`inet_twsk_diag_fill`): it shows the state it came from, and
-/// holds no netns (`inet_twsk_purge` ends it with the netns).
+/// `idiag_timer` of a TIME_WAIT socket (`inet_twsk_diag_fill`). Such a message shows the state that the socket came
+/// from. A TIME_WAIT socket holds no netns: `inet_twsk_purge` ends it with the netns.
 const TIMEWAIT: u8 = 3;
 
-/// Connections told of one netns.
+/// Maximum number of connections reported for one netns.
 const MOST: usize = 64;
-/// Answers that one dump may bring.
+/// Maximum number of answers in one dump; a longer dump is an error.
 const ANSWERS: usize = 65_536;
 
-/// Every orphan in the netns that the socket of `talk` was made in, at most [`MOST`].
+/// Returns the orphans, at most [`MOST`], in the netns in which the socket of `talk` was opened.
 pub(super) fn orphans(talk: &mut Talk<'_>) -> io::Result<Vec<Holder>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -63,7 +63,7 @@ fn dump(talk: &mut Talk<'_>, family: u8, found: &mut Vec<Holder>) -> io::Result<
     }
 }
 
-/// A dump of one family's TCP sockets that are closing.
+/// A dump request for the TCP sockets of one family that are closing.
 fn request(family: u8, sequence: u32) -> Vec<u8> {
     let states = CLOSING.iter().fold(0_u32, |states, (state, _)| states | 1 << state);
     let mut bytes = Vec::with_capacity(HEADER + REQUEST);
@@ -78,7 +78,7 @@ fn request(family: u8, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// The connection that a `struct inet_diag_msg` tells of, if it is an orphan: its socket has no inode.
+/// Parses a `struct inet_diag_msg`. Returns the connection if it is an orphan: its socket has no inode.
 pub(super) fn orphan(message: &[u8]) -> Option<Holder> {
     let message: &[u8; ANSWER] = message.first_chunk()?;
     let [family, state, timer, ..] = *message;
@@ -97,7 +97,7 @@ fn end(family: u8, port: &[u8], address: &[u8]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes(port.try_into().ok()?);
     let ip: IpAddr = match libc::c_int::from(family) {
         libc::AF_INET => Ipv4Addr::from(*address.first_chunk::<4>()?).into(),
-        // An IPv4 connection of an IPv6 socket.
+        // An IPv4 connection on an IPv6 socket.
         libc::AF_INET6 => Ipv6Addr::from(*address.first_chunk::<16>()?).to_canonical(),
         _ => return None,
     };

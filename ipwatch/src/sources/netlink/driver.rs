@@ -1,10 +1,10 @@
-//! The driver of a device, which netlink does not tell: a link in sysfs names it.
+//! The driver of a device. Netlink does not report it; a symlink in sysfs names it.
 
 use std::path::Path;
 
 use crate::fact::{Fact, Observation, Parent};
 
-/// Adds to the links of a dump the drivers of the hardware behind them.
+/// Adds to each link of a dump the driver of its hardware.
 pub(super) fn name_all(facts: &mut [Fact]) {
     for fact in facts {
         if let Observation::Link { link, .. } = &mut fact.what
@@ -15,7 +15,7 @@ pub(super) fn name_all(facts: &mut [Fact]) {
     }
 }
 
-/// Reads one link's text: no file system but sysfs is asked, and no driver.
+/// Reads one symlink in sysfs. Neither another file system nor the driver is involved.
 fn of(buses: &Path, parent: &Parent) -> Option<String> {
     let plain = |name: &str| !name.is_empty() && name != ".." && !name.contains('/');
     if !plain(&parent.bus) || !plain(&parent.address) {

@@ -1,9 +1,9 @@
-//! For the fuzz target.
+//! Entry point of the fuzz target.
 
 use super::{diag, parse};
 use crate::fact::NetnsRef;
 
-/// A datagram.
+/// Parses one datagram.
 pub fn netlink(bytes: &[u8]) {
     let netns = NetnsRef::default();
     for message in parse::messages(bytes).map_while(Result::ok) {

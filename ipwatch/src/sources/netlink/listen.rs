@@ -1,9 +1,9 @@
-//! Hearing every netns at once.
+//! Receives changes in every netns through three sockets.
 //!
-//! Three sockets, so that neither a neighbour storm nor a router's can cost an address event: one for
-//! links, addresses and nsids, one for neighbours, one for routes. The second and the third join NSID too,
-//! because nsids are used again at once: the sockets are read at different speeds, and what is told must
-//! not go to the netns that has its nsid *now* (see [`Lag`]).
+//! One socket is for links, addresses and nsids, one for neighbours, one for routes, so that a storm of neighbour or
+//! route messages cannot cost an address event. The second and the third join the NSID group too, because the kernel
+//! reuses nsids at once and the sockets are read at different speeds: a message must not be assigned to the netns that
+//! has its nsid *now* (see [`Lag`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -27,10 +27,10 @@ use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceNam
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
-/// Room for about 20,000 queued messages of 832 bytes each, as the kernel counts them.
+/// Receive buffer in bytes: about 20,000 queued messages, which the kernel counts as 832 bytes each.
 const QUEUE: usize = 16 << 20;
 
-/// Datagrams read before what they said is handed on.
+/// Maximum number of datagrams read before their facts are sent.
 const BATCH: usize = 512;
 
 const LINK: u32 = 1; // RTNLGRP_*, linux/rtnetlink.h
@@ -41,8 +41,8 @@ const IPV6_IFADDR: u32 = 9;
 const IPV6_ROUTE: u32 = 11;
 const NSID: u32 = 28;
 
-/// The kernel dropped messages: what they said must be dumped again. Told after everything that was
-/// still queued has been handed on.
+/// What must be dumped again because the kernel dropped messages. Sent after everything that was still queued has been
+/// sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lost {
     /// Links, addresses or nsids.
@@ -51,20 +51,19 @@ pub enum Lost {
     Routes,
 }
 
-/// What the sockets have gone through since the start.
+/// Statistics of the sockets since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Messages read.
     pub messages: AtomicU64,
-    /// Messages that could not be read.
+    /// Messages that could not be parsed.
     pub malformed: AtomicU64,
-    /// Times the kernel found no room.
+    /// Number of overruns: the receive buffer was full.
     pub overruns: AtomicU64,
-    /// Datagrams it dropped then.
+    /// Datagrams that the kernel dropped in these overruns.
     pub dropped: AtomicU64,
 }
 
-/// The sockets, joined and queueing.
+/// The sockets, which have joined their groups and queue messages.
 #[derive(Debug)]
 pub struct Listener {
     links: Channel,
@@ -73,17 +72,17 @@ pub struct Listener {
     own: Own,
     lag: Lag,
     counters: Arc<Counters>,
-    /// How each socket was told to stand.
+    /// The last reported status of each socket.
     told: Vec<Observation>,
 }
 
 impl Listener {
-    /// Joins the groups: what happens from now on is queued until [`run`](Self::run) reads it. Open
-    /// it before the first dump, and nothing falls in between. `host` names the netns of the calling
-    /// thread ([`Requests::host`](super::Requests::host)).
+    /// Joins the groups: from now on messages are queued until [`run`](Self::run) reads them. Must be called before the
+    /// first dump, so that no change is missed in between. `host` names the netns of the calling thread
+    /// ([`Requests::host`](super::Requests::host)).
     ///
     /// # Errors
-    /// No netlink socket. A missing capability is no error but a degraded source.
+    /// A netlink socket cannot be opened. A missing capability is not an error; it makes the source degraded.
     pub fn open(host: NetnsRef) -> io::Result<Self> {
         let links = [LINK, IPV4_IFADDR, IPV6_IFADDR, NSID];
         let routes = [IPV4_ROUTE, IPV6_ROUTE, NSID];
@@ -103,10 +102,11 @@ impl Listener {
         })
     }
 
-    /// Makes new sockets, after one has broken. What was told in between is lost. In the netns of the first time.
+    /// Opens new sockets after one has failed, in the calling thread's netns, which must be that of
+    /// [`open`](Self::open). Messages sent in between are lost.
     ///
     /// # Errors
-    /// As [`open`](Self::open); the old ones stay.
+    /// As [`open`](Self::open); the old sockets stay.
     pub fn reopen(&mut self) -> io::Result<()> {
         let mut new = Self::open(self.own.host)?;
         for (old, new) in [
@@ -121,19 +121,18 @@ impl Listener {
         Ok(())
     }
 
-    /// Has the socket for addresses fail whenever it is used.
+    /// Makes the address socket fail whenever it is used.
     #[cfg(test)]
     pub(crate) fn break_socket(&mut self) {
         self.links.socket = Socket::broken();
     }
 
-    /// What the sockets have gone through.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
 
-    /// Reads for ever. `lost` should have room for a few: while it is full, nothing is read.
+    /// Reads until it fails. `lost` should have room for a few entries: while it is full, nothing is read.
     ///
     /// # Errors
     /// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when a socket breaks.
@@ -141,7 +140,7 @@ impl Listener {
         let Self { links, neighbours, routes, own, lag, counters, told } = self;
         let states = [&*links, neighbours, routes].map(|channel| channel.state(counters));
         let news: Vec<Observation> = states.iter().map(|state| state.what.clone()).collect();
-        // Whoever starts it again says when it works.
+        // The caller that restarts this reports when it works again, so an unchanged status is not repeated.
         if *told != news {
             emit.send(states.into()).await?;
             *told = news;
@@ -150,7 +149,7 @@ impl Listener {
         let route_ready = routes.ready()?;
         let mut buffer = vec![0; BUFFER];
         loop {
-            // In this order: addresses before all else, always.
+            // `biased`: addresses always come first.
             let (channel, ready) = tokio::select! {
                 biased;
                 ready = link_ready.readable() => (&mut *links, ready?),
@@ -173,8 +172,8 @@ impl Listener {
     }
 }
 
-/// More than ever fits into the queue at once: everything that was queued when it overran has been
-/// read, even if the storm goes on and the queue is never seen empty.
+/// More datagrams than the queue can hold: after this many, everything that was queued at the overrun has been read,
+/// even if a storm goes on and the queue is never empty.
 const QUEUE_LEN: usize = QUEUE / 512;
 
 fn settle(mut ready: AsyncFdReadyGuard<'_, OwnedFd>, empty: bool) {
@@ -186,27 +185,26 @@ fn settle(mut ready: AsyncFdReadyGuard<'_, OwnedFd>, empty: bool) {
 /// Why [`Listener::run`] ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
-    /// The daemon is going down.
     #[error(transparent)]
     Closed(#[from] Closed),
-    /// A socket broke.
+    /// A socket failed.
     #[error("netlink socket: {0}")]
     Io(#[from] io::Error),
 }
 
-/// One socket and how it fares.
+/// One socket and its status.
 #[derive(Debug)]
 struct Channel {
     name: SourceName,
     kind: Lost,
     socket: Socket,
-    /// Why it hears less than it should.
+    /// Why it receives less than it should.
     degraded: Option<String>,
     overrun: bool,
     since_overrun: usize,
     overruns: u64,
     dropped: u32,
-    /// Of the sockets before this one.
+    /// Datagrams dropped by the sockets that this one replaced.
     dropped_before: u64,
 }
 
@@ -250,12 +248,12 @@ impl Channel {
         self.dropped_before + u64::from(self.dropped)
     }
 
-    /// A second fd of the socket, to wait on.
+    /// A duplicate of the socket's fd, to wait on.
     fn ready(&self) -> io::Result<AsyncFd<OwnedFd>> {
         ready(self.socket.as_fd().try_clone_to_owned()?, Interest::READABLE)
     }
 
-    /// Reads until the queue is empty (true) or a batch is full.
+    /// Reads until the queue is empty (returns true) or a batch is full (returns false).
     fn read(
         &mut self,
         buffer: &mut [u8],
@@ -277,7 +275,7 @@ impl Channel {
                     return Ok((facts, true));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Comes once, and before what is still queued (`netlink_overrun`, af_netlink.c).
+                // Returned once, before the messages that are still queued (`netlink_overrun`, af_netlink.c).
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.lost(reader.counters);
                 }
@@ -298,7 +296,7 @@ impl Channel {
         }
     }
 
-    /// How it fares, as a fact.
+    /// The status, as a fact.
     fn state(&self, counters: &Counters) -> Fact {
         let mut detail = self.degraded.clone().unwrap_or_default();
         if self.overruns > 0 {
@@ -317,7 +315,7 @@ impl Channel {
     }
 }
 
-/// What it takes to understand a datagram.
+/// What is needed to parse a datagram.
 struct Reader<'a> {
     own: &'a mut Own,
     lag: &'a mut Lag,
@@ -348,7 +346,7 @@ impl Reader<'_> {
     ) -> Result<(), netlink_packet_core::DecodeError> {
         let netns = self.own.netns(from);
         if matches!(message.kind, libc::RTM_NEWNSID | libc::RTM_DELNSID) {
-            // Another netns's numbering is none of ours: an nsid within an nsid.
+            // An nsid in the numbering of another netns means nothing here.
             if netns != self.own.host {
                 return Ok(());
             }
@@ -356,7 +354,7 @@ impl Reader<'_> {
             id.and_then(|id| self.numbered(kind, message.kind, id)).into_iter().for_each(put);
             return Ok(());
         }
-        // Of a netns whose death only one of the two sockets has read of.
+        // The two sockets have not both read that the former netns of this nsid ended.
         if from.is_some_and(|nsid| self.lag.disagree(kind, nsid)) {
             tracing::trace!(?netns, ?kind, "a netns that changed its nsid");
             return Ok(());
@@ -364,8 +362,8 @@ impl Reader<'_> {
         parse::tell(message.kind, message.payload, netns, put)
     }
 
-    /// An nsid was given or taken. Only the first socket tells it: another one's copy, read later, would
-    /// end the next netns of that nsid.
+    /// Handles an nsid that was assigned or freed. Only the first socket reports it: the copy of another socket, which
+    /// is read later, would end the next netns with that nsid.
     fn numbered(&mut self, kind: Lost, message: u16, nsid: i32) -> Option<Observation> {
         let dying = message == libc::RTM_DELNSID;
         if dying {
@@ -385,11 +383,11 @@ impl Reader<'_> {
     }
 }
 
-/// The host's netns, and the nsid it has *in itself*.
+/// The host's netns, and the nsid that it has *in itself*.
 ///
-/// It has none until somebody asks, from the host, about a device elsewhere whose peer is on the host:
-/// `peernet2id_alloc(host, host)` then makes one and announces it as it would any other netns's. On
-/// 6.18 the host's own messages still come without it; one that came with it would be the host's.
+/// It has none until a request from the host asks about a device in another netns whose peer is on the host:
+/// `peernet2id_alloc(host, host)` then assigns one and announces it like that of any other netns. On 6.18 the host's
+/// own messages still arrive without that nsid; a message that carries it is treated as the host's.
 #[derive(Debug)]
 struct Own {
     host: NetnsRef,
@@ -409,7 +407,7 @@ impl Own {
         Ok(own)
     }
 
-    /// An nsid was given; returns whether to the host itself.
+    /// Handles an nsid that was assigned. Returns whether it was assigned to the host itself.
     fn learn(&mut self, given: i32) -> bool {
         if self.nsid.is_none() {
             self.ask();
@@ -428,7 +426,7 @@ impl Own {
         }
     }
 
-    /// Who sent a message that came with this nsid.
+    /// The netns of a message that arrived with this nsid.
     fn netns(&self, from: Option<i32>) -> NetnsRef {
         match from {
             Some(nsid) if self.nsid != Some(nsid) => NetnsRef::nsid(nsid),
@@ -439,13 +437,13 @@ impl Own {
 
 /// For each nsid, how many more ends of it the first socket has read than the second or the third.
 ///
-/// While that is not 0, what the latter tells of that nsid may be the dead netns's or the next one's: it
-/// is dropped. Nothing is lost by it: the next one is dumped after the first socket told of it. What an overrun
-/// has swallowed never evens out: after a while it counts no more.
+/// While that number is not 0, a message of the latter with that nsid may belong to the dead netns or to the next one,
+/// and is dropped. Nothing is lost: the next netns is dumped after the first socket has reported it. After an overrun,
+/// the numbers may never become equal; an entry therefore expires after [`APART`].
 #[derive(Debug, Default)]
 struct Lag(HashMap<(Lost, i32), (i32, BootNs)>);
 
-/// The sockets are never so far apart.
+/// Nanoseconds. The sockets never lag behind each other for this long.
 const APART: u64 = 5_000_000_000;
 
 impl Lag {
@@ -477,7 +475,7 @@ impl Lag {
         known.is_some_and(|(_, told)| clock::now().since(*told) < APART)
     }
 
-    /// An overrun may have lost an end; the dumps that follow put everything right.
+    /// An overrun may have dropped the end of an nsid; the dumps that follow repair the state.
     fn forget(&mut self) {
         self.0.clear();
     }

@@ -1,5 +1,5 @@
-//! What the canary makes in netns of its own (`crate::canary`): addresses, a pair of devices, a neighbour entry. Nothing
-//! here is ever called in the host's netns.
+//! What the canary creates in its own netns (`crate::canary`): addresses, a veth pair, a neighbour entry. Nothing in
+//! this file is ever called in the host's netns.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,17 +19,17 @@ use super::requests::request_socket;
 use super::socket::Socket;
 use super::talk::Talk;
 
-/// A request and its answer are some hundred bytes.
+/// In bytes. A request and its answer take a few hundred.
 const BUFFER: usize = 8192;
 
-/// Makes and changes things in the netns that the calling thread was in when this was opened.
+/// Creates and changes objects in the netns in which the calling thread was when this was opened.
 pub(crate) struct Maker {
     socket: Socket,
     buffer: Vec<u8>,
     sequence: u32,
 }
 
-/// Asks which nsid a netns has in the host's.
+/// Looks up the nsid that a netns has in the host's netns.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     socket: Socket,
@@ -49,14 +49,14 @@ impl Numbers {
     }
 }
 
-/// An address to make or to take away.
+/// An address to add or to delete.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given {
     pub(crate) ifindex: u32,
     pub(crate) ip: IpAddr,
     pub(crate) prefix_len: u8,
     pub(crate) peer: Option<IpAddr>,
-    /// Nobody is asked whether somebody else has it.
+    /// Skips duplicate address detection (`IFA_F_NODAD`).
     pub(crate) unasked: bool,
 }
 
@@ -73,7 +73,7 @@ impl Maker {
         self.ask(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Two devices, each the other's end.
+    /// Creates a veth pair.
     pub(crate) fn veth(&mut self, names: [&str; 2]) -> io::Result<()> {
         let named = |name: &str| {
             let mut link = LinkMessage::default();
@@ -88,7 +88,6 @@ impl Maker {
         self.ask(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Moves a device to another netns.
     pub(crate) fn move_to(&mut self, ifindex: u32, netns: BorrowedFd<'_>) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = ifindex;
@@ -96,7 +95,7 @@ impl Maker {
         self.ask(RouteNetlinkMessage::SetLink(link), 0)
     }
 
-    /// Gives an address, or the one that is there another peer.
+    /// Adds an address, or changes the peer of an existing one.
     pub(crate) fn give(&mut self, given: Given) -> io::Result<()> {
         let message = RouteNetlinkMessage::NewAddress(address(given));
         self.ask(message, NLM_F_CREATE | NLM_F_REPLACE)
@@ -106,7 +105,7 @@ impl Maker {
         self.ask(RouteNetlinkMessage::DelAddress(address(given)), 0)
     }
 
-    /// A neighbour entry that stays.
+    /// Adds a permanent neighbour entry.
     pub(crate) fn neighbour(&mut self, ifindex: u32, ip: Ipv4Addr, mac: [u8; 6]) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Inet;

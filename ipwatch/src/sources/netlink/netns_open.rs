@@ -1,9 +1,9 @@
 //! Opening a netns through a [`Door`].
 //!
-//! Everything behind a door but the kernel's own files may be hostile or hung: the path a container
-//! mounted a netns at can lead through a FUSE file system that never answers, and an fd number may by
-//! now stand for a fifo. So nothing is opened for reading before it is known to lie in nsfs, and
-//! nothing is asked that would wait for a file system.
+//! Except for the kernel's own files, everything behind a door may be hostile or hang: the path at which a container
+//! mounted a netns can lead through a FUSE file system that never answers, and an fd number may meanwhile stand for a
+//! fifo. Therefore nothing is opened for reading before it is known to be on nsfs, and no call is made that waits for a
+//! file system.
 
 use std::ffi::CStr;
 use std::io;
@@ -17,7 +17,7 @@ use crate::fact::Door;
 use crate::fact::NetnsRef;
 use crate::reading;
 
-/// The device number of nsfs: what lies on it is a namespace and nothing else.
+/// The device number of nsfs, which contains nothing but namespaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Nsfs {
     major: u32,
@@ -25,7 +25,7 @@ pub(super) struct Nsfs {
 }
 
 impl Nsfs {
-    /// The nsfs that `namespace` lies on; there is one (`nsfs_init` mounts it once).
+    /// The nsfs of `namespace`; there is only one (`nsfs_init` mounts it once).
     pub(super) fn of(namespace: impl AsFd) -> io::Result<Self> {
         let stat = stat(namespace)?;
         Ok(Self { major: stat.stx_dev_major, minor: stat.stx_dev_minor })
@@ -40,8 +40,8 @@ impl Nsfs {
         u32::try_from(stat.stx_ino).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// Opens `netns_open`. What opens is a namespace; which one, and whether a network one, is for the
-    /// caller to see (`setns` refuses any other with EINVAL).
+    /// Opens `door`. The result is a namespace; the caller must check which one, and whether it is a network namespace
+    /// (`setns` refuses any other with EINVAL).
     pub(super) fn open(self, door: &Door, wanted: NetnsRef) -> io::Result<OwnedFd> {
         match door {
             Door::Task { pid, tid } => {
@@ -61,14 +61,14 @@ impl Nsfs {
         }
     }
 
-    /// From an O_PATH fd, which has called into no file system, to one that can be used.
+    /// Opens for reading what an O_PATH fd refers to. Opening the O_PATH fd called into no file system.
     fn reopen(self, path: OwnedFd) -> io::Result<OwnedFd> {
         self.inode(&path)?;
         open(format!("/proc/self/fd/{}", path.as_raw_fd()).as_ref(), OFlags::RDONLY)
     }
 }
 
-/// DONT_SYNC: a network file system or FUSE answers from what it has, never from its server.
+/// STATX_DONT_SYNC: a network file system or FUSE answers from its cache, without asking its server.
 fn stat(fd: impl AsFd) -> io::Result<rustix::fs::Statx> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     Ok(rustix::fs::statx(fd, c"", flags, StatxFlags::INO)?)
@@ -78,17 +78,18 @@ fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A path within the mount namespace and root of a process.
+/// Opens a path within the mount namespace and root of a process.
 ///
-/// RESOLVE_CACHED (5.12+) makes the walk fail where it would have to ask a file system; the way to a
-/// mount point is always in the dentry cache, which the mount itself pins. The walk can fail
-/// spuriously too (a rename anywhere): hence the second and third try.
+/// RESOLVE_CACHED (5.12+) makes the walk fail if it would have to ask a file system. The path to a mount point is
+/// always in the dentry cache, because the mount pins it. The walk can also fail spuriously (a rename anywhere), so it
+/// is tried three times.
 fn mounted(pid: u32, path: &str) -> io::Result<OwnedFd> {
     const TRIES: usize = 3;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let root = open(format!("/proc/{pid}/root").as_ref(), flags);
-    // Where init has a capability that we lack, its root is closed to us (`cap_ptrace_access_check`). Ours is the same
-    // in its mount namespace, and in another one what is found there is no netns, or one that the caller tells apart.
+    // If init has a capability that we lack, its root is closed to us (`cap_ptrace_access_check`). In init's mount
+    // namespace our own root is the same. In another mount namespace, what is found there is no netns, or one that the
+    // caller detects as wrong.
     let root = match root {
         Err(error) if pid == 1 && error.kind() == io::ErrorKind::PermissionDenied => {
             open("/".as_ref(), flags)?
@@ -116,22 +117,22 @@ fn mounted(pid: u32, path: &str) -> io::Result<OwnedFd> {
 }
 
 fn of_socket(pid: u32, fd: u32) -> io::Result<OwnedFd> {
-    // Seen first, because closing a copy of another kind of file can make its file system wait
-    // (`filp_close` calls `flush`).
+    // Checked first, because closing a copy of another kind of file can make its file system wait (`filp_close` calls
+    // `flush`).
     let mut link = [0u8; 32];
     let path = format!("/proc/{pid}/fd/{fd}");
     let len = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut link)?;
     if !link[..len].starts_with(b"socket:[") {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not a socket"));
     }
-    // `__pidfd_fget` (kernel/pid.c) waits for exec_update_lock, which an execve that hangs keeps.
+    // `__pidfd_fget` (kernel/pid.c) waits for exec_update_lock, which an execve that hangs keeps locked.
     let _reading = reading::file(pid, "pidfd_getfd".as_ref())?;
     let pid = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
     let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     netns_of_socket(process.as_fd(), fd)
 }
 
-/// The netns that a socket of another process was made in (`SIOCGSKNS`, 4.9+; `pidfd_getfd`, 5.6+).
+/// Opens the netns in which a socket of another process was created (`SIOCGSKNS`, 4.9+; `pidfd_getfd`, 5.6+).
 pub(in crate::sources) fn netns_of_socket(process: BorrowedFd<'_>, fd: u32) -> io::Result<OwnedFd> {
     let flags = PidfdGetfdFlags::empty();
     let socket = rustix::process::pidfd_getfd(process, fd.cast_signed(), flags)?;
@@ -200,9 +201,8 @@ struct Handle {
 
 const _: () = assert!(size_of::<Handle>() == 24);
 
-/// `open_by_handle_at` below FD_NSFS_ROOT (6.18+). It opens what no path, fd or task leads to: a
-/// netns that only an fd in flight or the kernel itself holds. `ns_id` is the cookie
-/// (`net->net_cookie`, which NS_GET_ID shows).
+/// `open_by_handle_at` below FD_NSFS_ROOT (6.18+). It can open a netns that no path, fd or task leads to: one that only
+/// an fd in flight or the kernel itself holds. `ns_id` is the cookie (`net->net_cookie`, which NS_GET_ID shows).
 fn by_handle(wanted: NetnsRef) -> io::Result<OwnedFd> {
     const FD_NSFS_ROOT: i32 = -10003; // linux/fcntl.h
     const FILEID_NSFS: i32 = 0xf1; // linux/exportfs.h

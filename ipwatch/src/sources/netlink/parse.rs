@@ -1,9 +1,8 @@
-//! Bytes of rtnetlink to [`Observation`]s.
+//! Parses rtnetlink messages into [`Observation`]s.
 //!
-//! Framing and headers are netlink-packet-core's and -route's. Attributes are picked one by one,
-//! because the ready-made message types decode every attribute there is and give the whole message up
-//! when one of them surprises them: a container that names its device in bytes that are not UTF-8
-//! would make it, and its IPs, invisible.
+//! Framing and headers are parsed by netlink-packet-core and -route. Attributes are read one by one, because the
+//! ready-made message types decode every attribute and reject the whole message if one of them is unexpected: a
+//! container could make its device, and so its IPs, invisible by a device name that is not UTF-8.
 
 mod link;
 mod route;
@@ -24,13 +23,12 @@ pub(super) struct Message<'a> {
     pub(super) kind: u16,
     /// `NLM_F_*`.
     pub(super) flags: u16,
-    /// Sequence number: the request's, in an answer.
+    /// Sequence number; an answer has that of its request.
     pub(super) sequence: u32,
-    /// What follows the header.
     pub(super) payload: &'a [u8],
 }
 
-/// The messages of a datagram. An error ends it: where the next one begins is then unknown.
+/// The messages of a datagram. The iterator ends after an error, because the start of the next message is then unknown.
 pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Result<Message<'_>, DecodeError>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -55,8 +53,8 @@ pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = Result<Message<'
 
 const HEADER: usize = 16;
 
-/// What a link, address, neighbour or route message of `netns` says, often one thing; nothing for those
-/// that say nothing about these, NSID messages among them ([`nsid`]).
+/// Reports the contents of a link, address, neighbour or route message of `netns`, usually one observation. Any other
+/// message yields nothing, including NSID messages ([`nsid`]).
 pub(super) fn tell(
     kind: u16,
     payload: &[u8],
@@ -92,12 +90,12 @@ fn one(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<Observation>
     }
 }
 
-/// The nsid that an `RTM_NEWNSID` or `RTM_DELNSID` names; `None` when the netns has none (-1).
+/// The nsid in an `RTM_NEWNSID` or `RTM_DELNSID`; `None` if the netns has none (-1).
 pub(super) fn nsid(payload: &[u8]) -> Result<Option<i32>, DecodeError> {
     Ok(numbered(payload)?.0)
 }
 
-/// Both nsids of an answer about another netns's numbering: the number there, and the number here.
+/// Both nsids in an answer about the numbering of another netns: the number there, and the number here.
 pub(super) fn nsids(payload: &[u8]) -> Result<Option<(i32, i32)>, DecodeError> {
     let (there, here) = numbered(payload)?;
     Ok(there.zip(here))
@@ -134,12 +132,12 @@ fn address(payload: &[u8]) -> Result<Option<Address>, DecodeError> {
             _ => {}
         }
     }
-    // IFA_ADDRESS is the far end's where there is an IFA_LOCAL that differs (inet_fill_ifaddr,
-    // devinet.c; inet6_fill_ifaddr, addrconf.c).
+    // If there is an IFA_LOCAL that differs, IFA_ADDRESS is the address of the remote end (inet_fill_ifaddr, devinet.c;
+    // inet6_fill_ifaddr, addrconf.c).
     let Some(holds) = local.or(named) else {
         return Err(DecodeError::from("an address message without an address"));
     };
-    // An IPv4 peer of 0.0.0.0 is left out of the message.
+    // The kernel leaves an IPv4 peer of 0.0.0.0 out of the message.
     let unnamed = || holds.is_ipv4().then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let peer = named.or_else(unnamed).filter(|&far| far != holds);
     let key =
@@ -149,7 +147,7 @@ fn address(payload: &[u8]) -> Result<Option<Address>, DecodeError> {
 
 fn neighbour(payload: &[u8]) -> Result<Option<Neighbour>, DecodeError> {
     let header = NeighbourHeader::parse(payload)?;
-    // AF_BRIDGE: an entry of a forwarding database, which the same group announces.
+    // AF_BRIDGE: an entry of a forwarding database, which is sent to the same group.
     if !is_ip(header.family) {
         return Ok(None);
     }
@@ -165,7 +163,7 @@ fn neighbour(payload: &[u8]) -> Result<Option<Neighbour>, DecodeError> {
     let Some(ip) = destination else {
         return Err(DecodeError::from("a neighbour without an address"));
     };
-    // Nobody holds a multicast address; each device has several such entries, of state NOARP.
+    // A multicast address has no holder; each device has several such entries, in state NOARP.
     if ip.is_multicast() {
         return Ok(None);
     }
@@ -215,12 +213,12 @@ fn number(attribute: &NlaBuffer<&[u8]>) -> Option<i32> {
     fixed(attribute.value()).map(i32::from_ne_bytes)
 }
 
-/// A value, when it is as long as it should be.
+/// The value as an array, if it has exactly this length.
 fn fixed<const N: usize>(value: &[u8]) -> Option<[u8; N]> {
     value.try_into().ok()
 }
 
-/// The attributes within an attribute, as far as they can be read: their kinds and values.
+/// The attributes nested in an attribute, up to the first that cannot be parsed: kinds and values.
 fn nested(value: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(value).map_while(|attribute| {
         let attribute = attribute.ok()?;
@@ -229,7 +227,7 @@ fn nested(value: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// A device index; 0 is "none".
+/// A device index; 0 means none.
 fn index(number: i32) -> Option<u32> {
     u32::try_from(number).ok().filter(|&index| index != 0)
 }

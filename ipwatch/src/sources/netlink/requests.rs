@@ -1,4 +1,4 @@
-//! Learning a netns: its names, then its links, addresses, neighbours and routes, and what it calls the
+//! Learns a netns: its names, then its links, addresses, neighbours and routes, and the nsids that it uses for the
 //! netns at the other ends of its links.
 
 use std::collections::BTreeSet;
@@ -19,13 +19,14 @@ use crate::clock;
 use crate::fact::Door;
 use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin};
 
-/// Neighbour entries of a netns that are looked up one by one. Where more matter, walking the table costs less.
+/// Maximum number of neighbour entries of one netns that are looked up one by one. For more entries, a dump of the
+/// table costs less.
 const MOST_LOOKED_UP: usize = 256;
 
-/// Asks the kernel about netns, one at a time. It blocks, and its thread visits other netns for the
-/// few microseconds that it takes to make a socket there: give it a thread of its own.
+/// Queries the kernel about netns, one at a time. It blocks, and its thread enters other netns for the few microseconds
+/// that it takes to open a socket there: it needs its own thread.
 ///
-/// No socket or fd of a netns is kept beyond one call: it would keep alive what we watch die.
+/// No socket or fd of a netns is kept beyond one call, because it would keep a netns alive whose end is to be observed.
 #[derive(Debug)]
 pub struct Requests {
     own: OwnedFd,
@@ -35,35 +36,34 @@ pub struct Requests {
     buffer: Vec<u8>,
     sequence: u32,
     stranded: bool,
-    /// `setns` is the thread's: what was opened on one thread means nothing on another.
+    /// `setns` applies to one thread: this value is invalid on any other.
     not_send: PhantomData<*const ()>,
 }
 
 /// Why a netns could not be adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// No door opened. It may be gone, or there is a way in that nobody knows yet.
+    /// No door could be opened. The netns may have ended, or a door exists that is not known yet.
     #[error("no way in: {0}")]
     Closed(String),
-    /// What opened is another netns: a pid, a path or an inode has been used again.
+    /// A door led to another netns: a pid, a path or an inode was reused.
     #[error("looked for {wanted:?} and found {found:?}")]
     Mismatch {
-        /// Every name that was known.
+        /// Every name that was known of the wanted netns.
         wanted: NetnsRef,
-        /// The names of what opened last.
+        /// The names of the netns that was opened last.
         found: NetnsRef,
     },
-    /// The kernel refused something that it should not.
+    /// The kernel refused a request that should succeed.
     #[error("{0}: {1}")]
     Kernel(&'static str, #[source] io::Error),
-    /// The thread stands in another netns and could not come back: it must end now, and this value
-    /// with it.
+    /// The thread is in another netns and could not return. The thread must end now, and this value with it.
     #[error("the thread could not return to the host's netns")]
     Stranded,
 }
 
 impl AdoptError {
-    /// The thread is of no use any more.
+    /// Whether the thread must end.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
         matches!(self, AdoptError::Stranded)
@@ -71,10 +71,10 @@ impl AdoptError {
 }
 
 impl Requests {
-    /// For the netns that the calling thread is in, which is taken for the host's.
+    /// For the netns of the calling thread, which is taken to be the host's.
     ///
     /// # Errors
-    /// No netlink socket or no `/proc`.
+    /// A netlink socket cannot be opened, or `/proc` cannot be read.
     pub fn new() -> io::Result<Self> {
         let own = netns_open::own()?;
         let nsfs = Nsfs::of(&own)?;
@@ -96,16 +96,16 @@ impl Requests {
         })
     }
 
-    /// The host's netns: cookie (5.14+) and inode; never an nsid.
+    /// The names of the host's netns: cookie (5.14+) and inode; never an nsid.
     #[must_use]
     pub fn host(&self) -> NetnsRef {
         self.host
     }
 
-    /// The links, addresses, neighbours and routes of the host.
+    /// Dumps the links, addresses, neighbours and routes of the host.
     ///
     /// # Errors
-    /// [`AdoptError::Stranded`]; what else goes wrong makes a dump incomplete.
+    /// [`AdoptError::Stranded`]. Any other failure makes a dump incomplete.
     pub fn dump_host(&mut self) -> Result<Vec<Fact>, AdoptError> {
         self.usable()?;
         let mut facts = Vec::new();
@@ -117,13 +117,13 @@ impl Requests {
         Ok(facts)
     }
 
-    /// Opens a netns by the first door that works and agrees with every name of `netns`; learns its
-    /// other names, with an nsid given to it where it has none (unless `observe_only`), so that its
-    /// events are heard from then on; and only then reads what is in it: its links, addresses and routes whole,
-    /// of its neighbours the gateways and those in `neighbours`, which the caller knows of.
+    /// Opens a netns through the first door that works and that agrees with every name in `netns`. Reads its other
+    /// names, and assigns an nsid if it has none (unless `observe_only`), so that its events are received from then on.
+    /// Only then dumps its contents: all links, addresses and routes; of its neighbours only the gateways and the
+    /// entries in `neighbours`, which the caller already knows.
     ///
     /// # Errors
-    /// No door opens it. A dump that fails is no error but an [`Observation::Ended`] that is not complete.
+    /// No door opens it. A dump that fails is not an error; its [`Observation::Ended`] is then not complete.
     pub fn adopt(
         &mut self,
         netns: NetnsRef,
@@ -150,17 +150,17 @@ impl Requests {
             Talk { socket: &socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
         dump_own(&mut talk, found, &mut facts);
         look_up_neighbours(&mut talk, found, neighbours, &mut facts);
-        // Still held by `socket`: its nsid is no other's.
+        // `socket` still holds the netns, so its nsid cannot be reused.
         let numbers = facts.iter().filter_map(peer_nsid).collect();
         self.tell_peers(found, numbers, &mut facts);
         driver::name_all(&mut facts);
         Ok(facts)
     }
 
-    /// Which netns are meant by some of the numbers that a netns has for others.
+    /// Resolves nsids in the numbering of a netns to the netns that they mean.
     ///
     /// # Errors
-    /// No door opens it. Of a number that leads nowhere nothing is told.
+    /// No door opens it. Nsids that lead nowhere are left out.
     pub fn peers(
         &mut self,
         netns: NetnsRef,
@@ -168,20 +168,20 @@ impl Requests {
         numbers: BTreeSet<i32>,
     ) -> Result<Vec<Fact>, AdoptError> {
         self.usable()?;
-        // As long as one of them is open its nsid is no other's.
+        // While one of these is open, the nsid cannot be reused.
         let (_fd, _socket, found) = self.enter_any(netns, doors)?;
         let mut facts = Vec::new();
         self.tell_peers(found, numbers, &mut facts);
         Ok(facts)
     }
 
-    /// Tells which netns are meant by the numbers that the links of `netns` name their peers' netns by.
+    /// Resolves the nsids by which the links of `netns` name the netns of their peers.
     ///
-    /// It is nearly always the host, about which one question is enough; it need not have a number for
-    /// itself. Else all that the netns has numbers for are asked for at once (`rtnl_net_dumpid`).
+    /// The peer is nearly always in the host's netns, which need not have an nsid for itself, so that a single request
+    /// suffices. Otherwise all nsids of the netns are requested at once (`rtnl_net_dumpid`).
     fn tell_peers(&mut self, netns: NetnsRef, mut unknown: BTreeSet<i32>, facts: &mut Vec<Fact>) {
         let Some(nsid) = netns.nsid.filter(|_| !unknown.is_empty()) else { return };
-        // As old as the question: a peer that dies meanwhile must not come to life by the answer.
+        // The facts carry the time of the request: if a peer ends meanwhile, the answer must not revive it.
         let (host, at) = (self.host, clock::now());
         let mut talk =
             Talk { socket: &self.socket, buffer: &mut self.buffer, sequence: &mut self.sequence };
@@ -206,18 +206,18 @@ impl Requests {
         }));
     }
 
-    /// Dumps links and addresses of a netns once more by its nsid alone, without a door. Neighbours
-    /// cannot be had that way and are left as they are.
+    /// Dumps links and addresses of a netns again by its nsid, without a door. Neighbours cannot be dumped that way and
+    /// are not reported.
     ///
-    /// An nsid may by now be another netns's: a caller that knows a door should use
-    /// [`adopt`](Self::adopt), which checks.
+    /// The nsid may belong to another netns by now: a caller that knows a door should use [`adopt`](Self::adopt), which
+    /// checks.
     ///
     /// # Errors
-    /// [`AdoptError::Closed`] when it has no nsid, or that nsid is nobody's.
+    /// [`AdoptError::Closed`] if the netns has no nsid, or if its nsid is no longer assigned.
     pub fn dump(&mut self, netns: NetnsRef) -> Result<Vec<Fact>, AdoptError> {
         self.usable()?;
         let nsid = netns.nsid.ok_or_else(|| AdoptError::Closed("no nsid".to_owned()))?;
-        // It would answer with what this thread's own netns has.
+        // Without strict checking the kernel would dump this thread's own netns.
         if !self.socket.strict().map_err(|error| AdoptError::Kernel("strict checking", error))? {
             let old = "before 4.20 the kernel tells of no netns by its nsid";
             return Err(AdoptError::Closed(old.to_owned()));
@@ -237,12 +237,11 @@ impl Requests {
         Ok(facts)
     }
 
-    /// The TCP connections in a netns that no process has any more and that the kernel still closes: they
-    /// hold it.
+    /// Lists the TCP connections in a netns that have no process and that the kernel is still closing. They hold the
+    /// netns.
     ///
     /// # Errors
-    /// No door opens it. [`AdoptError::Closed`] too where the kernel cannot be asked
-    /// (`CONFIG_INET_DIAG`).
+    /// No door opens it. Also [`AdoptError::Closed`] if the kernel does not support the request (`CONFIG_INET_DIAG`).
     pub fn orphans(&mut self, netns: NetnsRef, doors: &[Door]) -> Result<Vec<Holder>, AdoptError> {
         self.usable()?;
         let (fd, ..) = self.enter_any(netns, doors)?;
@@ -256,7 +255,7 @@ impl Requests {
         diag::orphans(&mut talk).map_err(diag_error)
     }
 
-    /// Through the first door that leads to `wanted`: an fd and a socket of it, and its names.
+    /// Enters through the first door that leads to `wanted`. Returns an fd and a socket of the netns, and its names.
     fn enter_any(
         &mut self,
         wanted: NetnsRef,
@@ -271,7 +270,7 @@ impl Requests {
                 Ok(entered) => return Ok(entered),
             }
         }
-        // A wrong netns behind one door says more than a closed other one.
+        // A door to a wrong netns is more informative than a closed door.
         Err(wrong.unwrap_or_else(|| match closed.as_slice() {
             [] => AdoptError::Closed("no door is known".to_owned()),
             all => AdoptError::Closed(all.join("; ")),
@@ -287,7 +286,7 @@ impl Requests {
         let fd = self.nsfs.open(door, wanted).map_err(closed)?;
         let inode = Some(self.nsfs.inode(&fd).map_err(closed)?);
         let mut found = NetnsRef { inode, ..NetnsRef::default() };
-        // The inode first: it spares the visit to a netns that is not the one.
+        // The inode is compared first, which avoids entering a wrong netns.
         agree(wanted, found)?;
         if inode == self.host.inode {
             return Err(AdoptError::Mismatch { wanted, found: self.host }); // never given an nsid
@@ -306,8 +305,8 @@ impl Requests {
         Ok((fd, socket, found))
     }
 
-    /// Makes a socket in another netns. The socket stays that netns's wherever it is used from, so
-    /// the thread is away for a few system calls.
+    /// Opens a socket in another netns. The socket stays in that netns wherever it is used, so the thread is away only
+    /// for a few system calls.
     fn visit(
         &mut self,
         netns: BorrowedFd<'_>,
@@ -325,7 +324,7 @@ impl Requests {
     fn assign(&mut self, netns: BorrowedFd<'_>) -> Result<Option<i32>, AdoptError> {
         let mut talk = self.talk();
         match talk.assign_nsid(netns) {
-            // EEXIST: it got one from elsewhere since we asked.
+            // EEXIST: another process assigned an nsid since the check.
             Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
                 Err(AdoptError::Kernel("RTM_NEWNSID", error))
             }
@@ -342,17 +341,17 @@ impl Requests {
     }
 }
 
-/// A blocking socket for requests, in the netns the thread is in. What it asks of that netns needs no strict
-/// checking: what it did not ask for is left out when it is read.
+/// A blocking socket for requests, in the netns of the calling thread. Requests about that netns work without strict
+/// checking: the parser skips what was not requested.
 pub(super) fn request_socket() -> io::Result<Socket> {
     let socket = Socket::open(SocketFlags::empty())?;
     socket.strict()?;
-    // The kernel answers within the send; only a lost answer would wait.
+    // The kernel answers within the send; the timeout only matters if an answer is lost.
     socket.receive_timeout(Duration::from_secs(5))?;
     Ok(socket)
 }
 
-/// A kernel without `sock_diag` for TCP says ENOENT (`inet_diag_dump`), one without any EPROTONOSUPPORT.
+/// A kernel without `sock_diag` for TCP returns ENOENT (`inet_diag_dump`), one without `sock_diag` EPROTONOSUPPORT.
 fn diag_error(error: io::Error) -> AdoptError {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::EPROTONOSUPPORT | libc::EOPNOTSUPP) => {
@@ -372,7 +371,7 @@ fn enter_netns(netns: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::thread::move_into_thread_name_spaces(netns, ThreadNameSpaceType::NETWORK)
 }
 
-/// All that a netns has but its neighbours.
+/// Dumps everything in a netns except its neighbours.
 fn dump_own(talk: &mut Talk<'_>, netns: NetnsRef, facts: &mut Vec<Fact>) {
     dump(talk, Table::Links, netns, facts);
     if facts.iter().any(is_bridge) {
@@ -388,7 +387,8 @@ fn dump(talk: &mut Talk<'_>, table: Table, netns: NetnsRef, facts: &mut Vec<Fact
     }
 }
 
-/// Tells of the gateways among a netns' neighbours, and of those that are known. `facts` has its routes.
+/// Looks up a netns's neighbours: its gateways, and the `known` entries. `facts` must contain its routes. Falls back to
+/// a dump.
 fn look_up_neighbours(
     talk: &mut Talk<'_>,
     netns: NetnsRef,
@@ -421,8 +421,8 @@ fn peer_nsid(fact: &Fact) -> Option<i32> {
     }
 }
 
-/// Turns the `peer_nsid`s of a dump by nsid, which the kernel numbers as the asking netns does, into
-/// the numbering of the netns the links are in.
+/// Translates the `peer_nsid`s of a dump by nsid, which the kernel gives in the requesting netns's numbering, to the
+/// numbering of the netns that contains the links.
 fn renumber(talk: &mut Talk<'_>, seen_from: i32, facts: &mut [Fact]) {
     let mut known: Option<(i32, Option<i32>)> = None; // nearly always all peers are in one netns
     for fact in facts {
@@ -440,7 +440,7 @@ fn renumber(talk: &mut Talk<'_>, seen_from: i32, facts: &mut [Fact]) {
     }
 }
 
-/// Every name known on both sides is the same.
+/// Checks that the cookie and the inode are equal if both sides know them.
 fn agree(wanted: NetnsRef, found: NetnsRef) -> Result<(), AdoptError> {
     fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
         matches!((one, other), (Some(one), Some(other)) if one != other)

@@ -1,15 +1,16 @@
-//! What of the route groups is queued at all: a router's storm must not cost the few routes that are read.
+//! Filters the route groups before messages are queued, so that a storm of a router's route changes does not cost the
+//! few routes that are read.
 
 use libc::{BPF_ABS, BPF_B, BPF_H, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, sock_filter};
 
-/// Where a netlink message has its type, and a route message its fields (`struct nlmsghdr`, `struct rtmsg`).
+/// Offsets of a netlink message's type, and of the fields of a route message (`struct nlmsghdr`, `struct rtmsg`).
 const TYPE: u32 = 4;
 const FAMILY: u32 = 16;
 const TO_LEN: u32 = 17;
 const TABLE: u32 = 20;
 
-/// Default routes and those to single IPs that are not of the table `local`, and whatever is no route
-/// message. Of route messages a datagram holds one.
+/// Passes default routes and routes to single IPs outside the table `local`, and every message that is not a route
+/// message. A datagram contains only one route message.
 pub(super) const ROUTES: [sock_filter; 16] = [
     load(BPF_H, TYPE),
     equal(kind(libc::RTM_NEWROUTE), 2, 0),
@@ -29,7 +30,7 @@ pub(super) const ROUTES: [sock_filter; 16] = [
     pass(0),
 ];
 
-/// Loads are in network byte order, the type is in the machine's.
+/// Loads are in network byte order; the type is in that of the machine.
 const fn kind(kind: u16) -> u32 {
     kind.to_be() as u32
 }

@@ -1,7 +1,7 @@
-//! One netlink socket: how it is made, and a receive that keeps the nsid.
+//! One netlink socket: how it is created, and a receive that returns the nsid.
 //!
-//! netlink-sys, netlink-proto and rtnetlink drop the control message that says which netns a message
-//! came from, and rtnetlink never asks for strict checking: hence `recvmsg` by hand.
+//! netlink-sys, netlink-proto and rtnetlink drop the control message that says which netns a message came from, and
+//! rtnetlink never enables strict checking. Therefore this file calls `recvmsg` itself.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -13,42 +13,42 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
-/// Larger than any message: a dump fills at most 32 KiB (`netlink_dump`, af_netlink.c), and a link
-/// with many virtual functions is the largest single one.
+/// In bytes, more than any message: a dump fills at most 32 KiB (`netlink_dump`, af_netlink.c), and the largest single
+/// message is a link with many virtual functions.
 pub(super) const BUFFER: usize = 64 * 1024;
 
-/// A socket of NETLINK_ROUTE or NETLINK_SOCK_DIAG.
+/// A NETLINK_ROUTE or NETLINK_SOCK_DIAG socket.
 #[derive(Debug)]
 pub(super) struct Socket(OwnedFd);
 
-/// What one `recvmsg` brought.
+/// The result of one `recvmsg`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Received {
-    /// Bytes of the datagram, one or more netlink messages.
+    /// Length of the datagram in bytes: one or more netlink messages.
     pub(super) len: usize,
-    /// The netns it came from, in the numbering of this socket's netns. None: from this netns itself,
-    /// unless it has a number of its own in itself.
+    /// The netns of the sender, in the numbering of this socket's netns. `None`: this netns itself, unless it has an
+    /// nsid in itself.
     pub(super) nsid: Option<i32>,
     /// The datagram was longer than the buffer.
     pub(super) truncated: bool,
-    /// The kernel sent it, not another process.
+    /// Whether the kernel sent it, and not another process.
     pub(super) from_kernel: bool,
 }
 
 impl Socket {
-    /// A NETLINK_ROUTE socket in the calling thread's netns, bound: an unbound one, or one bound after joining its
-    /// groups, receives nothing (`netlink_bind` with `nl_groups` 0 leaves them all).
+    /// Opens and binds a NETLINK_ROUTE socket in the calling thread's netns. An unbound socket, or one bound after it
+    /// joined its groups, receives nothing (`netlink_bind` with `nl_groups` 0 leaves all groups).
     pub(super) fn open(flags: SocketFlags) -> io::Result<Self> {
         Self::of(None, flags) // NETLINK_ROUTE is 0
     }
 
-    /// One that nothing can be done with.
+    /// A socket on which every operation fails.
     #[cfg(test)]
     pub(super) fn broken() -> Self {
         Self(std::fs::File::open("/dev/null").unwrap().into())
     }
 
-    /// As [`open`](Self::open), of NETLINK_SOCK_DIAG.
+    /// As [`open`](Self::open), for NETLINK_SOCK_DIAG.
     pub(super) fn diag() -> io::Result<Self> {
         Self::of(Some(netlink::SOCK_DIAG), SocketFlags::empty())
     }
@@ -64,23 +64,22 @@ impl Socket {
         Ok(Self(fd))
     }
 
-    /// Asks the kernel to check dump requests strictly; whether it does (4.20+). Without it an
-    /// `IFA_TARGET_NETNSID` is silently ignored and the dump is of the wrong netns.
+    /// Enables strict checking of dump requests. Returns whether the kernel supports it (4.20+). Without it, the kernel
+    /// silently ignores `IFA_TARGET_NETNSID` and dumps the wrong netns.
     pub(super) fn strict(&self) -> io::Result<bool> {
         offered(self.set_option(libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK, 1))
     }
 
-    /// Hears every netns that has an nsid here. Needs CAP_NET_BROADCAST.
+    /// Receives the messages of every netns that has an nsid here. Needs CAP_NET_BROADCAST.
     pub(super) fn listen_all_nsid(&self) -> io::Result<()> {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_LISTEN_ALL_NSID, 1)
     }
 
-    /// Joins a multicast group.
     pub(super) fn join(&self, group: u32) -> io::Result<()> {
         self.set_option(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group as libc::c_int)
     }
 
-    /// Keeps only the datagrams that this classic BPF program lets pass: the others are never queued.
+    /// Attaches a classic BPF program; datagrams that it does not pass are never queued.
     pub(super) fn filter(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         // The kernel only reads it.
@@ -98,8 +97,8 @@ impl Socket {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Asks for a receive buffer of `bytes`, past `net.core.rmem_max` if allowed (CAP_NET_ADMIN).
-    /// Returns whether it was.
+    /// Sets the receive buffer to `bytes`, beyond `net.core.rmem_max` if permitted (CAP_NET_ADMIN). Returns whether
+    /// that was permitted.
     pub(super) fn receive_buffer(&self, bytes: usize) -> io::Result<bool> {
         if sockopt::set_socket_recv_buffer_size_force(&self.0, bytes).is_ok() {
             return Ok(true);
@@ -108,7 +107,7 @@ impl Socket {
         Ok(false)
     }
 
-    /// A blocking receive gives up after this long.
+    /// Sets the timeout of a blocking receive.
     pub(super) fn receive_timeout(&self, timeout: Duration) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?)
     }
@@ -120,7 +119,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives one datagram and keeps the nsid that came with it.
+    /// Receives one datagram and its nsid.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         // A cmsghdr and an int, which take 24 bytes; u64 for the alignment of cmsghdr.
         let mut control = [0u64; 8];
@@ -147,23 +146,23 @@ impl Socket {
         })
     }
 
-    /// Datagrams that found no room, since the socket was made: word 8 of SO_MEMINFO (4.12+).
+    /// Number of datagrams dropped for want of room since the socket was opened: word 8 of SO_MEMINFO (4.12+).
     pub(super) fn dropped(&self) -> io::Result<u32> {
         const DROPS: usize = 8; // SK_MEMINFO_DROPS, linux/sock_diag.h
         let words: [u32; DROPS + 1] = self.option(libc::SOL_SOCKET, libc::SO_MEMINFO)?;
         Ok(words[DROPS])
     }
 
-    /// The cookie of the netns this socket was made in (5.14+; 5.12 for TCP and UDP alone).
+    /// The cookie of the netns in which this socket was created (5.14+; 5.12 only for TCP and UDP).
     pub(super) fn netns_cookie(&self) -> io::Result<u64> {
         self.option(libc::SOL_SOCKET, libc::SO_NETNS_COOKIE)
     }
 
-    /// Throws away what is queued, without blocking.
+    /// Discards what is queued, without blocking.
     pub(super) fn discard(&self) {
         let mut none = [0u8; 0];
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        // An error that is not "empty" (an overrun) is part of what is thrown away.
+        // Any error but EAGAIN (an overrun) is discarded as well.
         for _ in 0..65_536 {
             match rustix::net::recv(&self.0, &mut none[..], flags) {
                 Err(rustix::io::Errno::AGAIN) => return,
@@ -201,7 +200,7 @@ impl Socket {
     }
 }
 
-/// Types of which any bytes are a value.
+/// Types for which any bytes are a valid value.
 trait Plain: Default {}
 impl Plain for u64 {}
 impl Plain for [u32; 9] {}
@@ -236,7 +235,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Whether the kernel knows an option of a socket (`netlink_setsockopt`: ENOPROTOOPT for what is new to it).
+/// Returns whether the kernel knows a socket option (`netlink_setsockopt` returns ENOPROTOOPT for an unknown one).
 fn offered(set: io::Result<()>) -> io::Result<bool> {
     match set {
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(false),

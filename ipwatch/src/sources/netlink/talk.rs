@@ -1,4 +1,4 @@
-//! Asking the kernel over one netlink socket: nsids and dumps.
+//! Requests to the kernel over one netlink socket: nsids and dumps.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,34 +19,33 @@ use crate::clock;
 use crate::fact::{Fact, NetnsRef, Observation, Origin, Scope};
 use crate::reading;
 
-/// Facts that one dump may bring. More is somebody's attack on our memory: the dump is then cut and
-/// told as incomplete.
+/// Maximum number of facts from one dump. A longer dump could be an attack on our memory: it is cut and reported as
+/// incomplete.
 const MOST: usize = 65_536;
 
-/// How often a dump is begun anew when what it walks changes under it (`NLM_F_DUMP_INTR`).
+/// How often a dump is tried if the table changes during it (`NLM_F_DUMP_INTR`).
 const TRIES: usize = 4;
 
-/// A socket, with a buffer and a sequence that outlive it.
+/// A socket, with a buffer and a sequence number that outlive this value.
 pub(super) struct Talk<'a> {
     pub(super) socket: &'a Socket,
     pub(super) buffer: &'a mut [u8],
     pub(super) sequence: &'a mut u32,
 }
 
-/// What to dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {
     Links,
     Addresses,
     Neighbours,
-    /// What bridges say of their ports: their VLANs.
+    /// What bridges report about their ports: the VLANs.
     Ports,
-    /// Unicast ones, default routes and those to single IPs; the kernel leaves the others' types out.
+    /// Unicast routes, default or to single IPs; the kernel leaves other route types out.
     Routes,
 }
 
 impl Table {
-    /// What it enumerates whole. Of ports only what each says of itself counts.
+    /// The scope that a dump of this table enumerates completely. A dump of ports proves nothing about missing ones.
     fn scope(self, netns: NetnsRef) -> Option<Scope> {
         match self {
             Table::Links => Some(Scope::Links { netns }),
@@ -57,8 +56,8 @@ impl Table {
         }
     }
 
-    /// The requests, of another netns than the socket's when `of` names one. Only links and addresses can
-    /// be asked so: `neigh_valid_dump_req`, for one, knows no target netns.
+    /// The requests; about another netns than the socket's if `of` names one. Only links and addresses support that:
+    /// `neigh_valid_dump_req`, for example, knows no target netns.
     fn requests(self, of: Option<i32>) -> Vec<RouteNetlinkMessage> {
         let mut link = LinkMessage::default();
         match self {
@@ -93,33 +92,33 @@ fn routes(family: AddressFamily) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRoute(message)
 }
 
-/// How one walk through a table ended.
+/// How one pass through a table ended.
 enum Walk {
     Complete,
-    /// The table changed meanwhile: entries may be missing or doubled.
+    /// The table changed during the dump: entries may be missing or duplicated.
     Interrupted,
-    /// More than [`MOST`], or messages that made no sense.
+    /// More than [`MOST`] facts, or messages that could not be parsed.
     Cut,
 }
 
 impl Talk<'_> {
-    /// The nsid of a netns here, if it has one.
+    /// The nsid that a netns has here, if any.
     pub(super) fn nsid(&mut self, netns: BorrowedFd<'_>) -> io::Result<Option<i32>> {
         self.ask_nsid(vec![NsidAttribute::Fd(netns.as_raw_fd().cast_unsigned())])
     }
 
-    /// The nsid that `nsid` here has in the netns `seen_from`, if it has one (4.20+).
+    /// The nsid in the netns `seen_from` for the netns that is `nsid` here, if any (4.20+).
     pub(super) fn translate(&mut self, nsid: i32, seen_from: i32) -> io::Result<Option<i32>> {
         self.ask_nsid(vec![NsidAttribute::Id(nsid), NsidAttribute::TargetNsid(seen_from)])
     }
 
-    /// What the netns that is `nsid` here calls another one, if it has a name for it (4.20+).
+    /// The nsid in the netns that is `nsid` here for the netns `of`, if any (4.20+).
     pub(super) fn nsid_in(&mut self, nsid: i32, of: BorrowedFd<'_>) -> io::Result<Option<i32>> {
         let of = NsidAttribute::Fd(of.as_raw_fd().cast_unsigned());
         self.ask_nsid(vec![of, NsidAttribute::TargetNsid(nsid)])
     }
 
-    /// Gives a netns an nsid here; the kernel picks the lowest free one. EEXIST: it has one by now.
+    /// Assigns an nsid here to a netns; the kernel picks the lowest free one. EEXIST: it already has one.
     pub(super) fn assign_nsid(&mut self, netns: BorrowedFd<'_>) -> io::Result<()> {
         let mut message = NsidMessage::default();
         message.attributes.push(NsidAttribute::Fd(netns.as_raw_fd().cast_unsigned()));
@@ -127,28 +126,28 @@ impl Talk<'_> {
         self.change(RouteNetlinkMessage::NewNsId(message), 0)
     }
 
-    /// Makes, changes or deletes something.
+    /// Creates, changes or deletes an object.
     pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(message, NLM_F_ACK | flags)?;
         self.answer(|_| Ok(()))
     }
 
-    /// What the netns that is `nsid` here calls others, and what these are called here.
+    /// The nsids that the netns `nsid` uses for others, each with the nsid of the same netns here.
     pub(super) fn numbers(&mut self, nsid: i32) -> io::Result<Vec<(i32, i32)>> {
         let mut message = NsidMessage::default();
         message.attributes.push(NsidAttribute::TargetNsid(nsid));
         let mut pairs = Vec::new();
         self.each(RouteNetlinkMessage::GetNsId(message), |message| {
-            // One that makes no sense names nobody.
+            // A message that cannot be parsed is skipped.
             let pair = parse::nsids(message.payload).ok().flatten();
             pairs.extend(pair.filter(|_| pairs.len() < MOST));
         })?;
         Ok(pairs)
     }
 
-    /// Dumps a table into `facts`, bracketed, and tells what stopped it, if anything did: the bracket
-    /// is then closed as incomplete. `ask_of` names the netns for the kernel when it is not the
-    /// socket's own.
+    /// Dumps a table into `facts`, between [`Observation::Began`] and [`Observation::Ended`]. If the dump fails,
+    /// returns the error, and the end is not complete. `ask_of` names the netns to the kernel if it is not the socket's
+    /// own.
     pub(super) fn dump(
         &mut self,
         table: Table,
@@ -178,12 +177,13 @@ impl Talk<'_> {
         outcome.map(|_| ())
     }
 
-    /// Looks single neighbour entries of the socket's netns up (`neigh_get`, 5.0+) and tells of them in `facts`
-    /// as of a dump that proves nothing of the others. The kernel keeps all netns' entries in one table: a dump
-    /// walks the whole of it (`neigh_dump_table`, net/core/neighbour.c), and it never shrinks.
+    /// Looks up single neighbour entries of the socket's netns (`neigh_get`, 5.0+) and reports them in `facts` as an
+    /// incomplete dump, which proves nothing about other entries. A real dump would be expensive: the kernel keeps the
+    /// entries of all netns in one table, which never shrinks, and walks all of it (`neigh_dump_table`,
+    /// net/core/neighbour.c).
     ///
     /// # Errors
-    /// The kernel does not look up; `facts` are then as before.
+    /// The kernel does not support the lookup; `facts` is then unchanged.
     pub(super) fn neighbours(
         &mut self,
         keys: &BTreeSet<(u32, IpAddr)>,
@@ -199,7 +199,7 @@ impl Talk<'_> {
         for &(ifindex, ip) in keys {
             match self.neighbour(ifindex, ip, netns) {
                 Ok(told) => told.into_iter().for_each(|what| put(facts, began, what)),
-                // ENODEV: its device is gone, and it with that.
+                // ENODEV: the device is gone, and the entry with it.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
                     put(facts, began, Observation::NeighbourGone { netns, ifindex, ip });
                 }
@@ -263,7 +263,7 @@ impl Talk<'_> {
         })
     }
 
-    /// Asks for a dump and hands on its messages; returns whether it was interrupted.
+    /// Requests a dump and passes each message to `take`. Returns whether the dump was interrupted.
     fn each(
         &mut self,
         request: RouteNetlinkMessage,
@@ -297,7 +297,7 @@ impl Talk<'_> {
         self.answer(|payload| parse::nsid(payload).map_err(invalid))
     }
 
-    /// The one answer to a request: an error, an acknowledgement, or a message.
+    /// Reads the single answer to a request: an error, an acknowledgement, or a message.
     fn answer<T>(&mut self, read: impl Fn(&[u8]) -> io::Result<T>) -> io::Result<T> {
         loop {
             let received = self.receive()?;
@@ -323,16 +323,16 @@ impl Talk<'_> {
         message.finalize();
         let len = message.buffer_len();
         let _reading = reading::rtnl()?;
-        // A request is a header and a few attributes; the buffer holds 64 KiB.
+        // The request is a header and a few attributes; the buffer holds 64 KiB.
         let bytes = self.buffer.get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
         bytes.fill(0);
         message.serialize(bytes);
         self.socket.send(bytes)
     }
 
-    /// One datagram from the kernel, into the buffer: its length.
+    /// Receives one datagram from the kernel into the buffer. Returns its length.
     pub(super) fn receive(&mut self) -> io::Result<usize> {
-        // A dump goes on within the read (`netlink_dump`, net/netlink/af_netlink.c), under the same lock.
+        // A dump continues within the read (`netlink_dump`, net/netlink/af_netlink.c), under the same lock.
         let _reading = reading::rtnl()?;
         loop {
             match self.socket.receive(self.buffer) {
@@ -348,7 +348,7 @@ impl Talk<'_> {
     }
 }
 
-/// The errno that NLMSG_DONE and NLMSG_ERROR begin with: 0, or negative.
+/// The errno at the start of NLMSG_DONE and NLMSG_ERROR: 0, or negative.
 pub(super) fn errno(payload: &[u8]) -> io::Result<()> {
     let code = payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
     if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code.saturating_neg())) }

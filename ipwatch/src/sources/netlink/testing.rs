@@ -1,8 +1,8 @@
-//! Netns of a test's own: made by forking `unshare -n`, gone when their process is.
+//! Netns of a test's own, created by forking `unshare -n`; each ends with its process.
 
 use std::process::{Child, Command, Stdio};
 
-/// Whether this test may make netns. It says so when it may not, so that a skip is not a silent pass.
+/// Whether this test may create netns. Prints a line if not, so that a skip is not a silent pass.
 pub(crate) fn root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -11,7 +11,7 @@ pub(crate) fn root() -> bool {
     root
 }
 
-/// A netns that a sleeping process holds.
+/// A netns held by a sleeping process.
 pub(in crate::sources) struct Netns(Child);
 
 impl Netns {
@@ -21,7 +21,7 @@ impl Netns {
         let netns = Self(child.expect("unshare"));
         let host = std::fs::read_link("/proc/self/ns/net").unwrap();
         let own = format!("/proc/{}/ns/net", netns.pid());
-        // fork, unshare and exec take a moment.
+        // Wait for fork, unshare and exec.
         for _ in 0..2_000 {
             let comm = super::super::super::bounded::read_text(
                 format!("/proc/{}/comm", netns.pid()).as_ref(),
@@ -45,13 +45,13 @@ impl Netns {
         text.trim_start_matches("net:[").trim_end_matches(']').parse().unwrap()
     }
 
-    /// Runs `ip` with these words in it.
+    /// Runs `ip` with these words in this netns.
     pub(in crate::sources) fn ip(&self, words: &str) {
         let pid = self.pid().to_string();
         run(Command::new("nsenter").args(["-n", "-t", &pid, "ip"]).args(words.split_whitespace()));
     }
 
-    /// A veth, `eth0` in here and `host` there, whose netns is the calling process's.
+    /// Creates a veth: `eth0` here, and `host` in the netns of the calling process.
     pub(in crate::sources) fn veth(&self, host: &str) {
         let add = format!("link add {host} type veth peer name eth0 netns {}", self.pid());
         run(Command::new("ip").args(add.split_whitespace()));
@@ -65,7 +65,7 @@ impl Drop for Netns {
     }
 }
 
-/// Whether this kernel has devices of a kind; it says so when not. Needs a netns of the test's own.
+/// Whether this kernel supports a kind of device; prints a line if not. Needs a netns of the test's own.
 pub(in crate::sources) fn has_device(words: &str) -> bool {
     let add = ["link", "add", "probe"].into_iter().chain(words.split_whitespace());
     let has = Command::new("ip").args(add).output().expect("ip").status.success();
@@ -77,7 +77,6 @@ pub(in crate::sources) fn has_device(words: &str) -> bool {
     has
 }
 
-/// Runs `ip` with these words in the calling thread's netns.
 pub(crate) fn ip(words: &str) {
     run(Command::new("ip").args(words.split_whitespace()));
 }
@@ -88,7 +87,7 @@ pub(in crate::sources) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {errors}");
 }
 
-/// Runs `work` in a thread of its own, in a netns of its own that is gone with what `work` leaves open.
+/// Runs `work` in its own thread and its own netns, which lasts as long as what `work` leaves open.
 pub(crate) fn in_new_netns<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let inside = move || {
         // SAFETY: moves this thread alone to a new netns; nothing else of the process changes.

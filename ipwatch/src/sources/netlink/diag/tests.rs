@@ -68,20 +68,20 @@ proptest! {
     }
 }
 
-/// A netns and what was opened in it.
+/// A netns with closing connections.
 struct Closing {
     netns: File,
-    /// Far ends and listeners; with them the kernel lets go of the connections too.
+    /// Remote ends and listeners. When they are dropped, the kernel releases the connections.
     kept: (Vec<TcpListener>, Vec<TcpStream>),
     orphans: [Holder; 2],
 }
 
 impl Closing {
-    /// Closes a connection of each family with data on its way that nobody takes, and one that is only
-    /// remembered then. In the calling thread's netns.
+    /// In the calling thread's netns. Closes, for each family, a connection with unread data in flight, and one
+    /// connection that then is only in TIME_WAIT.
     fn new() -> Self {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
-        // Of this netns. After the test they shall not last for minutes.
+        // A sysctl of this netns: the connections must not last for minutes after the test.
         std::fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", "3").unwrap();
         let (mut listeners, mut far) = (Vec::new(), Vec::new());
         let orphans = ["127.0.0.1:0", "[::1]:0"].map(|at| {
@@ -94,7 +94,7 @@ impl Closing {
             let (local, remote) = (ours.local_addr().unwrap(), ours.peer_addr().unwrap());
             Holder::Orphan { text: format!("tcp {local} → {remote} FIN_WAIT1") }
         });
-        // FIN_WAIT2, remembered as TIME_WAIT; the far end, in CLOSE_WAIT, has a process.
+        // FIN_WAIT2, kept as TIME_WAIT; the remote end, in CLOSE_WAIT, has a process.
         drop(TcpStream::connect(listeners[0].local_addr().unwrap()).unwrap());
         far.push(listeners[0].accept().unwrap().0);
         let netns = File::from(netns_open::own().unwrap());
@@ -123,7 +123,7 @@ fn orphans_are_found_from_inside_and_nothing_else_is() {
     let mut found = Vec::new();
     for _ in 0..2_000 {
         found = requests.orphans(wanted, &doors).unwrap();
-        // The third leaves FIN_WAIT1 when its FIN is acknowledged.
+        // The third connection leaves FIN_WAIT1 when its FIN is acknowledged.
         if found.len() < 3 {
             break;
         }
@@ -143,7 +143,7 @@ fn orphans_that_alone_hold_a_netns_are_found_by_its_handle() {
     }
     let closing = in_new_netns(|| {
         let closing = Closing::new();
-        // Nobody will answer any more.
+        // No answer will arrive any more.
         run(Command::new("ip").args(["link", "set", "lo", "down"]));
         closing
     });

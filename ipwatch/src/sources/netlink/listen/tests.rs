@@ -7,7 +7,6 @@ use crate::sources::netlink::testing::{Netns, in_new_netns, ip, root};
 
 mod wire;
 
-/// The facts of a running listener.
 struct Heard {
     host: NetnsRef,
     facts: mpsc::Receiver<Vec<Fact>>,
@@ -16,7 +15,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Reads until a fact is as wanted, and returns it.
+    /// Reads until `wanted` accepts a fact, and returns that fact.
     async fn until(&mut self, wanted: impl Fn(&Observation) -> bool) -> Observation {
         let mut from = 0;
         loop {
@@ -30,7 +29,7 @@ impl Heard {
         }
     }
 
-    /// What an overrun is told to have lost, and what the source says of it.
+    /// The next overrun: what was lost, and the status that the source reports.
     async fn overrun(&mut self) -> (Option<Lost>, Source) {
         let lost = tokio::time::timeout(Duration::from_secs(20), self.lost.recv()).await;
         let lost = lost.expect("an overrun");
@@ -41,7 +40,7 @@ impl Heard {
         (lost, source)
     }
 
-    /// Every nsid that was told as given so far.
+    /// Every nsid that was reported as assigned so far.
     fn given(&self) -> Vec<NetnsRef> {
         let netns = |what: &Observation| match what {
             Observation::Netns { netns } => Some(*netns),
@@ -51,8 +50,8 @@ impl Heard {
     }
 }
 
-/// A listener in a netns of the test's own, which stands for the host's: nobody else's events come in.
-/// `before` runs between the joining of the groups and the first reading. Needs root, as every netns does.
+/// Runs a listener in a netns of the test's own, which stands for the host's, so that no other events arrive. `before`
+/// runs after the groups are joined and before the first read. Needs root.
 fn listening(
     before: impl FnOnce(&mut Listener) + Send + 'static,
     test: impl AsyncFnOnce(&mut Heard) + Send + 'static,
@@ -171,7 +170,7 @@ fn numbers_that_other_netns_give_are_not_ours() {
         async |heard| {
             let (netns, inner) = (Netns::new(), Netns::new());
             netns.veth("ipwt-d");
-            // In `netns`, `inner` gets a number; here it has none.
+            // In `netns`, `inner` gets an nsid; on the host it has none.
             netns.ip(&format!("link add side type veth peer name side netns {}", inner.pid()));
             netns.ip("addr add 192.0.2.7/24 dev side");
             heard.until(|what| holds(what, "192.0.2.7")).await;
@@ -192,7 +191,8 @@ fn the_host_with_a_number_of_its_own_stays_the_host() {
         async |heard| {
             let netns = Netns::new();
             netns.veth("ipwt-e");
-            // Asked from here about a device there whose peer is here, the kernel numbers us.
+            // A request from here about a device there whose peer is here makes the kernel assign an nsid to this
+            // netns.
             let mut requests = Requests::new().unwrap();
             let door = [Door::Task { pid: netns.pid(), tid: netns.pid() }];
             let facts = requests.adopt(NetnsRef::default(), &door, &[], false).unwrap();

@@ -1,7 +1,6 @@
-//! What a link message says: of the device, what its kind adds, and of a bridge's port its VLANs.
+//! Parses a link message: the device, the attributes of its kind, and the VLANs of a bridge port.
 //!
-//! What is nested in a message about a device is read where it can be: a device that says something
-//! strange of itself is still a device.
+//! Nested attributes that cannot be parsed are skipped, so that a device with unexpected attributes is still reported.
 
 use std::net::IpAddr;
 
@@ -16,7 +15,7 @@ const HEADER: usize = 16; // struct ifinfomsg
 pub(super) const IFLA_PARENT_DEV_NAME: u16 = 56;
 pub(super) const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
 
-/// Ranges read of one device: every VLAN there is, each with flags of its own.
+/// Maximum number of ranges read of one device: every VLAN, each with its own flags.
 const MAX_VLANS: usize = 4094;
 
 pub(super) fn tell(
@@ -31,7 +30,7 @@ pub(super) fn tell(
                 put(Observation::Link { netns, link });
             }
         }
-        // Sent too when a port's bridge settings change (`br_ifinfo_notify`, br_netlink.c).
+        // Also sent when a port's bridge settings change (`br_ifinfo_notify`, br_netlink.c).
         AddressFamily::Bridge => port(&header, payload, netns, put)?,
         _ => {}
     }
@@ -47,7 +46,7 @@ pub(super) fn tell_gone(
     let ifindex = header.index;
     match header.interface_family {
         AddressFamily::Unspec => put(Observation::LinkGone { netns, ifindex }),
-        // The port left its bridge (`br_del_if`): the device lives on.
+        // The port left its bridge (`br_del_if`); the device still exists.
         AddressFamily::Bridge => put(Observation::Vlans { netns, ifindex, vlans: Vec::new() }),
         _ => {}
     }
@@ -73,8 +72,8 @@ fn link(header: &LinkHeader, payload: &[u8]) -> Result<Option<Link>, DecodeError
             libc::IFLA_LINKINFO => info(attribute.value(), &mut link),
             IFLA_PARENT_DEV_BUS_NAME => bus = Some(text(attribute.value())),
             IFLA_PARENT_DEV_NAME => parent = Some(text(attribute.value())),
-            // A wireless extension's event borrows RTM_NEWLINK and carries nothing of the link but
-            // its name (`rtnetlink_ifinfo_prep`, wext-core.c).
+            // A wireless extensions event reuses RTM_NEWLINK and contains only the name of the link
+            // (`rtnetlink_ifinfo_prep`, wext-core.c).
             libc::IFLA_WIRELESS => return Ok(None),
             _ => {}
         }
@@ -82,12 +81,12 @@ fn link(header: &LinkHeader, payload: &[u8]) -> Result<Option<Link>, DecodeError
     if link.name.is_empty() {
         return Err(DecodeError::from("a link without a name"));
     }
-    // Both or neither (`rtnl_fill_ifinfo`: of a device whose parent is on a bus).
+    // Both are present or neither (`rtnl_fill_ifinfo`: only if the device's parent is on a bus).
     link.parent = bus.zip(parent).map(|(bus, address)| Parent { bus, address, driver: None });
     Ok(Some(link))
 }
 
-/// `IFLA_LINKINFO`: the kind, what it adds, and what its master's kind adds.
+/// `IFLA_LINKINFO`: the kind, the attributes of that kind, and those of the master's kind.
 fn info(value: &[u8], link: &mut Link) {
     const KIND: u16 = 1; // IFLA_INFO_*, linux/if_link.h
     const DATA: u16 = 2;
@@ -161,8 +160,8 @@ fn vxlan(data: &[u8]) -> Option<LinkDetail> {
     Some(LinkDetail::Vxlan { vni, remote, local, port: udp? })
 }
 
-/// What a bridge says of its port, or of itself. Where there are no VLANs it leaves `IFLA_AF_SPEC` out
-/// (`br_fill_ifinfo`, br_netlink.c).
+/// What a bridge reports about its port, or about itself. Without VLANs it leaves `IFLA_AF_SPEC` out (`br_fill_ifinfo`,
+/// br_netlink.c).
 fn port(
     header: &LinkHeader,
     payload: &[u8],
@@ -190,14 +189,14 @@ fn port(
     Ok(())
 }
 
-/// `IFLA_BRPORT_ISOLATED` among a port's settings.
+/// `IFLA_BRPORT_ISOLATED` in a port's settings.
 fn isolated(port: &[u8]) -> Option<bool> {
     const IFLA_BRPORT_ISOLATED: u16 = 33;
     let [on] = first(port, IFLA_BRPORT_ISOLATED)?;
     Some(on != 0)
 }
 
-/// `None` where it is about something else (MRP, CFM), or from a network card that switches by itself: the
+/// `None` if the attribute is about something else (MRP, CFM), or from a network card with an embedded switch, whose
 /// VLANs are the hardware's (`ndo_dflt_bridge_getlink`, rtnetlink.c; a bridge sends no flags).
 fn vlans(spec: &[u8]) -> Option<Vec<Vlans>> {
     const FLAGS: u16 = 0; // IFLA_BRIDGE_*, linux/if_bridge.h
@@ -239,7 +238,7 @@ fn range(info: [u8; 4], begun: &mut Option<u16>) -> Option<Vlans> {
     (first <= vid && vid < 4096).then_some(vlans)
 }
 
-/// The first attribute of a kind, when it is as long as it should be.
+/// The first attribute of a kind, if it has exactly this length.
 fn first<const N: usize>(value: &[u8], wanted: u16) -> Option<[u8; N]> {
     nested(value).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| fixed(value))
 }

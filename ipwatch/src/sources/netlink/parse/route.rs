@@ -1,4 +1,4 @@
-//! What a route message says: of default routes and those to single IPs alone.
+//! Parses a route message. Only default routes and routes to single IPs are reported.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use crate::fact::{Hop, NetnsRef, Observation, Route, RouteKey};
 const HEADER: usize = 12; // struct rtmsg
 const RTN_UNICAST: u8 = 1;
 const RT_TABLE_LOCAL: u32 = 255;
-/// Next hops read of one route.
+/// Maximum number of next hops read of one route.
 const MAX_HOPS: usize = 16;
 
 pub(super) fn what(
@@ -23,10 +23,11 @@ pub(super) fn what(
     let Route { key, hops } = route;
     Ok(match (unicast, gone) {
         (true, true) => Some(Observation::RouteGone { netns, key, hops }),
-        // Its next hops are an object's, which is not told of here (`RTA_NH_ID` alone).
+        // Only `RTA_NH_ID` is present: the next hops are those of a nexthop object, which this message does not
+        // contain.
         (true, false) if hops.is_empty() => None,
         (true, false) => Some(Observation::Route { netns, route: Route { key, hops } }),
-        // A black hole may have taken the place of a route.
+        // A blackhole route may have replaced a unicast route.
         (false, false) => Some(Observation::RouteGone { netns, key, hops: Vec::new() }),
         (false, true) => None,
     })
@@ -50,7 +51,7 @@ fn route(payload: &[u8], gone: bool) -> Result<Option<Told>, DecodeError> {
         libc::AF_INET6 => (Ipv6Addr::UNSPECIFIED.into(), 128),
         _ => return Ok(None),
     };
-    // A route for some senders alone says nothing of the others'.
+    // A route for some source addresses only does not apply to the others.
     if (to_len != 0 && to_len != full) || from_len != 0 || flags & RTM_F_CLONED != 0 {
         return Ok(None);
     }
@@ -85,7 +86,7 @@ fn route(payload: &[u8], gone: bool) -> Result<Option<Told>, DecodeError> {
     Ok(Some(Told { route: Route { key, hops }, unicast: kind == RTN_UNICAST }))
 }
 
-/// The routes of fe80:: and ff00:: are every device's, and lead to nobody in particular.
+/// Routes to fe80:: and ff00:: exist for every device and lead to no particular host.
 fn may_be_held(to: IpAddr) -> bool {
     match to {
         IpAddr::V4(to) => !to.is_multicast(),
@@ -100,7 +101,7 @@ struct Next {
 }
 
 impl Next {
-    /// None where it leads nowhere now.
+    /// `None` if the hop is dead (`RTNH_F_DEAD`), unless the route was deleted.
     fn hop(self, flags: u32, gone: bool) -> Option<Hop> {
         const RTNH_F_DEAD: u32 = 1;
         let hop = self.ifindex.map(|ifindex| Hop { ifindex, gateway: self.gateway });
@@ -108,7 +109,7 @@ impl Next {
     }
 }
 
-/// `RTA_GATEWAY`, or `RTA_VIA`: a router of the other family.
+/// `RTA_GATEWAY`, or `RTA_VIA` for a gateway of the other address family.
 fn gateway(kind: u16, value: &[u8]) -> Option<IpAddr> {
     match kind {
         libc::RTA_GATEWAY => ip(value),
@@ -117,7 +118,7 @@ fn gateway(kind: u16, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// `struct rtnexthop`s, each with attributes of its own.
+/// A list of `struct rtnexthop`, each with its own attributes.
 fn multipath(mut rest: &[u8], gone: bool) -> Vec<Hop> {
     const RTNEXTHOP: usize = 8;
     let mut hops = Vec::new();

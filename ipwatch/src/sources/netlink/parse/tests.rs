@@ -6,7 +6,7 @@ use crate::fact::Parent;
 
 const NETNS: NetnsRef = NetnsRef { cookie: None, inode: None, nsid: Some(3) };
 
-/// `struct ifinfomsg` of device 7, up, of a family.
+/// `struct ifinfomsg` of device 7, up, of this family.
 fn ifinfo(family: u8) -> Vec<u8> {
     let mut bytes = vec![family, 0, 1, 0];
     bytes.extend(7_i32.to_ne_bytes());
@@ -15,14 +15,14 @@ fn ifinfo(family: u8) -> Vec<u8> {
     bytes
 }
 
-/// All that a message says.
+/// All observations from a message.
 fn all(kind: u16, payload: &[u8]) -> Result<Vec<Observation>, DecodeError> {
     let mut told = Vec::new();
     tell(kind, payload, NETNS, &mut |what| told.push(what))?;
     Ok(told)
 }
 
-/// The one thing that it says, if anything.
+/// The only observation from a message, if any.
 fn what(kind: u16, payload: &[u8], netns: NetnsRef) -> Result<Option<Observation>, DecodeError> {
     assert_eq!(netns, NETNS);
     let mut told = all(kind, payload)?;
@@ -51,7 +51,7 @@ fn framed(kind: u16, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_link_with_a_name_that_is_no_text_is_still_a_link() {
     let name = (libc::IFLA_IFNAME, &b"eth\xff\x1b[2J\0"[..]);
-    // An attribute that is too short for what it should be (an MTU of one byte).
+    // An attribute that is too short for its kind (an MTU of one byte).
     let broken = (libc::IFLA_MTU, &b"\x01"[..]);
     let mac = (libc::IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9][..]);
     let message = with(ifinfo(0), &[broken, name, mac]);

@@ -36,7 +36,7 @@ fn ips(facts: &[Fact]) -> BTreeSet<IpAddr> {
     facts.iter().filter_map(ip).collect()
 }
 
-/// What is told of neighbour entries: the state of one, nothing where it is gone.
+/// The reported neighbour entries: IP and state, `None` if the entry is gone.
 fn neighbours(facts: &[Fact]) -> Vec<(IpAddr, Option<u16>)> {
     let told = |fact: &Fact| match &fact.what {
         Observation::Neighbour { neighbour, .. } => Some((neighbour.ip, Some(neighbour.state))),
@@ -88,7 +88,7 @@ fn adopts_a_netns_with_all_its_names_and_all_that_is_in_it() {
     let eth0 = link(&facts, "eth0").unwrap();
     assert_eq!(eth0.kind.as_deref(), Some("veth"));
     assert!(eth0.up && eth0.mac.is_some() && eth0.peer.is_some());
-    // The host has a number in that netns; it is not the number that netns has on the host.
+    // The nsid of the host in that netns differs from the nsid of that netns on the host.
     assert!(eth0.peer_nsid.is_some());
     assert!(ips(&facts).contains(&"192.0.2.7".parse().unwrap()));
     assert!(!ips(&facts).contains(&"198.51.100.1".parse().unwrap()), "a peer is not held here");
@@ -140,7 +140,7 @@ fn a_dump_by_nsid_tells_the_same_as_one_from_inside() {
     netns.veth("ipwt-b");
     netns.ip("addr add 192.0.2.7/24 dev eth0");
     netns.ip("addr add 2001:db8::7/64 dev eth0 nodad");
-    // A device whose peer is in a third netns, numbered differently in each.
+    // A device whose peer is in a third netns, which has a different nsid in each.
     netns.ip(&format!("link add side type veth peer name side netns {}", other.pid()));
     let mut requests = Requests::new().unwrap();
     let inside = requests.adopt(NetnsRef::default(), &door(&netns), &[], false).unwrap();
@@ -153,7 +153,7 @@ fn a_dump_by_nsid_tells_the_same_as_one_from_inside() {
     }
     let (mut told, known) = (link(&by_nsid, "side").unwrap(), link(&inside, "side").unwrap());
     if told.peer_nsid.is_none() {
-        // The third netns has no number on the host, so its number there cannot be had.
+        // The third netns has no nsid on the host, so its nsid in the first cannot be resolved.
         assert_eq!(told.peer, None);
         (told.peer, told.peer_nsid) = (known.peer, known.peer_nsid);
     }
@@ -172,7 +172,7 @@ fn the_host_is_dumped_under_its_own_name() {
     let facts = requests.dump_host().unwrap();
     let host = requests.host();
     assert!(link(&facts, "lo").is_some_and(|lo| lo.loopback && lo.peer.is_none()));
-    // A device with hardware behind it, where this machine has one: sysfs says the same.
+    // If this machine has a device with hardware, sysfs names the same driver.
     for fact in &facts {
         let Observation::Link { link, .. } = &fact.what else { continue };
         let driver = std::fs::read_link(format!("/sys/class/net/{}/device/driver", link.name)).ok();
@@ -226,7 +226,7 @@ fn the_first_door_that_agrees_is_taken() {
     ];
     let facts = requests.adopt(wanted, &doors, &[], true).unwrap();
     assert_eq!(names(&facts).inode, wanted.inode);
-    // Without the right one, the wrong one is what is told.
+    // Without a door to the right netns, the wrong one is reported.
     let refused = requests.adopt(wanted, &doors[..3], &[], true);
     assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "{refused:?}");
     let refused = requests.adopt(wanted, &[doors[2].clone(), doors[0].clone()], &[], true);

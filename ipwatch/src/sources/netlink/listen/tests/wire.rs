@@ -1,4 +1,4 @@
-//! What says who can reach whom, as it changes: real devices, bridges and routes.
+//! Changes of what decides reachability: real devices, bridges and routes.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ fn link(what: &Observation, name: &str) -> Option<Link> {
     }
 }
 
-/// What is told of routes, in order, without those of the kernel's own.
+/// The reported routes, in order, without the kernel's own.
 fn routes(seen: &[Observation]) -> Vec<Result<Route, (RouteKey, Vec<Hop>)>> {
     let told = |what: &Observation| match what {
         Observation::Route { route, .. } => Some(Ok(route.clone())),
@@ -74,7 +74,7 @@ fn routes_come_change_and_go() {
     );
 }
 
-/// More routes than the queue for them has room for.
+/// Adds more routes than the route queue has room for.
 fn many_routes(listener: &mut Listener, to: impl Fn(u8) -> String) {
     listener.routes.socket.receive_buffer(4_096).unwrap();
     ip("link set lo up");
@@ -127,7 +127,8 @@ fn routes_of_another_netns_are_its_own() {
             let told = heard.until(|what| matches!(what, Observation::Route { .. })).await;
             assert!(matches!(told, Observation::Route { netns, .. } if netns == name), "{told:?}");
 
-            // The next one gets its number, and is heard when all sockets know of the end.
+            // The next netns gets the same nsid, and its messages are accepted once all sockets have read the end of
+            // the first.
             drop(netns);
             heard
                 .until(|what| matches!(what, Observation::NetnsDying { netns } if *netns == name))
@@ -160,7 +161,7 @@ fn what_is_set_on_devices_is_heard() {
                 _ => None,
             };
             heard.until(|what| mode(what) == Some(1)).await;
-            // Of a device that is down the kernel tells nothing.
+            // The kernel reports nothing about a device that is down.
             ip("link set m0 type macvlan mode vepa");
             ip("link set m0 up");
             heard.until(|what| mode(what) == Some(2)).await;
@@ -215,7 +216,7 @@ fn a_port_is_isolated_by_either_tool() {
                 _ => None,
             };
             heard.until(|what| link(what, "v0").is_some_and(|link| link.master.is_some())).await;
-            // Only the bridge tells of this one.
+            // Only the bridge reports this change.
             bridge("link set dev v0 isolated on");
             heard.until(|what| port(what) == Some(true)).await;
             ip("link set dev v0 type bridge_slave isolated off");

@@ -1,5 +1,5 @@
-//! What a kernel really sent (6.18): `ip` and `bridge` did what the name says. Of link messages only the
-//! attributes that are read, as they came.
+//! Messages captured from a kernel (6.18) after the `ip` and `bridge` commands that the names describe. Link messages
+//! contain only the attributes that are parsed, unchanged.
 
 use super::*;
 use crate::fact::{Hop, LinkDetail, Route, RouteKey, Vlans};
@@ -134,7 +134,7 @@ fn what_the_kind_of_a_device_adds() {
 fn a_port_is_told_of_by_its_bridge() {
     let told = all(libc::RTM_NEWLINK, &bytes(PORT_OF_BRIDGE)).unwrap();
     let port = Observation::Port { netns: NETNS, ifindex: 4, isolated: true };
-    // A bridge without VLANs leaves them out.
+    // A bridge without VLANs leaves `IFLA_AF_SPEC` out.
     assert_eq!(told, [port, Observation::Vlans { netns: NETNS, ifindex: 4, vlans: Vec::new() }]);
 }
 
@@ -177,7 +177,7 @@ fn changed(at: usize, to: u8) -> Vec<u8> {
 #[test]
 fn routes_that_nothing_is_told_of() {
     let said = |message: &[u8]| what(libc::RTM_NEWROUTE, message, NETNS);
-    // A prefix; from some senders alone; a family that is no IP's; a cached one.
+    // In this order: a prefix; some source addresses only; a family that is not IP; a cached route.
     for (at, to) in [(1, 24), (2, 8), (0, libc::AF_BRIDGE as u8), (9, 0x02)] {
         assert_eq!(said(&changed(at, to)).unwrap(), None, "byte {at}");
     }
@@ -213,7 +213,7 @@ fn a_black_hole_ends_the_route_in_whose_place_it_is() {
     assert_eq!(what(libc::RTM_DELROUTE, &hole, NETNS).unwrap(), None);
 }
 
-/// A bridge's message about its port, with these in its `IFLA_AF_SPEC`.
+/// A bridge's message about its port, with these attributes in `IFLA_AF_SPEC`.
 fn port(spec: &[(u16, &[u8])]) -> Vec<Observation> {
     let (master, spec) = (2_u32.to_ne_bytes(), with(Vec::new(), spec));
     let attributes = [(libc::IFLA_MASTER, &master[..]), (libc::IFLA_AF_SPEC, &spec[..])];
@@ -229,7 +229,7 @@ fn ranges_of_vlans() {
     let infos = [vlan(6, 1), vlan(8, 10), vlan(16, 20), vlan(16, 30), vlan(8, 50), vlan(16, 40)];
     let infos: Vec<_> = infos.iter().map(|info| (2, &info[..])).collect();
     let vlans = |first, last, own| Vlans { first, last, pvid: own, untagged: own };
-    // An end without a beginning and a range that runs backwards are none.
+    // An end without a begin, and a range that runs backwards, are ignored.
     let vlans = vec![vlans(1, 1, true), vlans(10, 20, false)];
     assert_eq!(port(&infos), [Observation::Vlans { netns: NETNS, ifindex: 7, vlans }]);
 

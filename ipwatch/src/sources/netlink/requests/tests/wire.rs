@@ -1,10 +1,10 @@
-//! What says who can reach whom, as it is dumped.
+//! What decides reachability, as it is dumped.
 
 use super::*;
 use crate::fact::{Hop, LinkDetail, Route};
 use crate::sources::netlink::testing::{has_device, ip};
 
-/// What a netns calls others.
+/// The nsids that a netns uses for others, and what they resolve to.
 fn peers(facts: &[Fact]) -> BTreeSet<(i32, Option<u64>, Option<i32>)> {
     let peer = |fact: &Fact| match fact.what {
         Observation::PeerNetns { nsid, peer, .. } => Some((nsid, peer.cookie, peer.nsid)),
@@ -44,10 +44,10 @@ fn whose_the_other_ends_of_links_are() {
         let first = adopt(&mut requests, &netns);
         let number = |name: &str, facts: &[Fact]| link(facts, name).unwrap().peer_nsid.unwrap();
         let host = (number("m0", &first), requests.host().cookie, None);
-        // The other one has no name here yet that could be told.
+        // The other netns has no name on the host yet.
         assert_eq!(peers(&first), [host].into());
 
-        // From there the host is called nothing.
+        // In that netns the host has no nsid.
         let from_other = adopt(&mut requests, &other);
         let expected = (number("side", &from_other), None, names(&first).nsid);
         assert_eq!(peers(&from_other), [expected].into());
@@ -108,7 +108,7 @@ fn bridges_and_routes_are_dumped() {
         ];
         assert_eq!(BTreeSet::from_iter(told.clone()), BTreeSet::from_iter(expected), "{told:?}");
         assert_eq!(told.len(), 4);
-        // The one that counts comes first.
+        // The default route with the best metric comes first.
         let v1 = link(&facts, "v1").unwrap().ifindex;
         let gateway = |ip: &str| vec![Hop { ifindex: v1, gateway: Some(ip.parse().unwrap()) }];
         let defaults: Vec<_> = routes.iter().filter(|route| route.key.prefix_len == 0).collect();
