@@ -1,21 +1,22 @@
-//! eBPF probes: events as they happen, and snapshots read out of the kernel.
+//! eBPF probes: live events, and snapshots read from the kernel.
 //!
-//! The kernel half is `ipwatch-ebpf`. What happens here, file by file:
-//! - `object`: the kernel half's committed bytes.
-//! - `btf`, `offsets`: where this kernel keeps the members that the programs read.
-//! - `ladder`: which events there are and the ways to see each; `attach`: trying one; `kernel`: why it is refused.
-//! - `plugins`: where CNI plugins lie; `calls`: what the records of their runs say.
-//! - `ring`, `events`: records out of the ring buffer, and the facts they are. `tasks`: what is told of tasks.
-//! - `snapshot`: netns, tasks and files that are there already.
-//! - `standings`: how each event stands, and what the canary has shown of it.
-//! - `host`: the host's netns, which the programs leave out; `log`: the kernel half's own words.
+//! The kernel half is `ipwatch-ebpf`. The files here:
+//! - `object`: the committed object file of the kernel half.
+//! - `btf`, `offsets`: the offsets in this kernel of the struct members that the programs read.
+//! - `ladder`: the events, and the ways to observe each; `attach`: tries one way; `kernel`: why the kernel refuses it.
+//! - `plugins`: the directories of CNI plugins; `calls`: parses the records of their runs.
+//! - `ring`, `events`: reads the ring buffers, and turns records into facts. `tasks`: the same for tasks.
+//! - `snapshot`: netns, tasks and files that already exist.
+//! - `standings`: the rung of each event, and what the canary has shown about it.
+//! - `host`: the host's netns, which the programs leave out; `log`: log messages of the kernel half.
 //!
-//! One refused program stops nothing: its event falls to netlink or procfs and `doctor` says why.
+//! If the kernel refuses a program, only its event is affected: netlink or procfs reports it instead, and `doctor`
+//! shows why.
 //!
-//! How to use it, so that there is no gap: [`Probes::load`], then the [`Snapshots`], then
-//! [`Probes::events`], which queued meanwhile. When [`Probes::losses`] or [`Probes::missed`] grows,
-//! take the snapshots again. A task is told by [`Observation::Task`](crate::fact::What::Task) with its new
-//! netns when it moves, into the host's too: that is how it leaves.
+//! To miss nothing, call [`Probes::load`], then take the [`Snapshots`], then read [`Probes::events`], which were queued
+//! meanwhile. When [`Probes::losses`] or [`Probes::missed`] grows, take the snapshots again. A task that moves is
+//! reported as [`Observation::Task`](crate::fact::What::Task) with its new netns, even if that is the host's: this is
+//! how it leaves the old one.
 
 mod attach;
 mod btf;
@@ -67,29 +68,28 @@ pub(crate) use ladder::event_names;
 pub(crate) use standings::Standings;
 
 const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
-/// A kernel's BTF takes 4 to 6 MB; with every debug option some 20.
+/// In bytes. A kernel's BTF takes 4 to 6 MB, with every debug option about 20.
 const BTF_LIMIT: usize = 64 << 20;
 
-/// The events that are no events but lists, read on demand.
+/// Entries of the ladder that are not events, but lists read on demand.
 pub const SNAPSHOTS: [&str; 3] = ["netns-list", "task-list", "file-list"];
 
-/// Size of the ring buffer of the kernel half's own log. A multiple of the page size, up to 64 KiB
-/// pages.
+/// Size in bytes of the ring buffer for the kernel half's log. It must be a multiple of the page size, which is at most
+/// 64 KiB.
 const LOG_BYTES: u32 = 64 << 10;
 
-/// Programs that tell of runs of CNI plugins (`ladder.rs`).
+/// Programs that report runs of CNI plugins (`ladder.rs`).
 const CALLS: [&str; 4] = ["tp_call", "tp_call_end", "rt_call", "rt_call_end"];
 
-/// Events that no program looked at.
+/// Number of events that no program processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missed {
-    /// All of them.
     pub events: u64,
-    /// Of these, begins and ends of runs of CNI plugins.
+    /// Of these, starts and ends of runs of CNI plugins.
     pub calls: u64,
 }
 
-/// A way to see events in the kernel, the best first.
+/// A way to observe events in the kernel, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Rung {
@@ -101,9 +101,9 @@ pub enum Rung {
     Fentry,
     /// Entry or return of a function, by kprobe.
     Kprobe,
-    /// The filter of a socket.
+    /// A socket filter.
     Socket,
-    /// A program that is not attached: an iterator, or run on demand.
+    /// A program that is not attached: an iterator, or one that is run on demand.
     Snapshot,
 }
 
@@ -149,23 +149,21 @@ impl FromStr for Rung {
     }
 }
 
-/// How to load the probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Rungs to leave out: where one makes trouble on a kernel, and to test the others.
+    /// Rungs that must not be used: if one causes problems on a kernel, and to test the others.
     pub forbid: Vec<Rung>,
-    /// Size of the ring buffer. It is rounded up to a power of two of pages.
+    /// Size of the ring buffer in bytes, rounded up to a power of two.
     pub ring_bytes: u32,
     /// Directories of CNI plugins.
     pub plugin_dirs: Vec<PathBuf>,
-    /// Whether a socket listens for ARP on the host's links.
+    /// When a socket listens for ARP on the host's links.
     pub watch: arp::Watch,
 }
 
 impl Default for Settings {
-    /// 512 KiB holds some 5,000 events: a node that changes a thousand addresses a second leaves the
-    /// daemon five seconds to come back from whatever held it up. Twice that is resident memory,
-    /// because the buffer is mapped twice in a row so that no record wraps.
+    /// 512 KiB hold about 5,000 events: at a thousand address changes a second, the daemon can pause for five seconds.
+    /// Twice that size is resident memory, because the buffer is mapped twice in a row so that no record wraps.
     fn default() -> Self {
         Self {
             forbid: Vec::new(),
@@ -176,46 +174,45 @@ impl Default for Settings {
     }
 }
 
-/// No BPF at all. Everything is then seen through netlink and procfs.
+/// Why no BPF program can be used. Everything is then observed through netlink and procfs.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbesError {
-    /// Nobody wants them.
+    /// The configuration disables the probes.
     #[error("switched off by the configuration: probes.enabled = false")]
     Disabled,
-    /// Built for an architecture that has no object.
+    /// There is no object file for this architecture.
     #[error("this build has no eBPF object for {0}")]
     NoObject(&'static str),
-    /// The kernel does not describe its types.
+    /// The kernel has no BTF.
     #[error(
         "{BTF_PATH} cannot be read ({0}): the kernel needs CONFIG_DEBUG_INFO_BTF, and /sys must be mounted"
     )]
     NoBtf(#[source] std::io::Error),
-    /// The kernel's types cannot be understood.
+    /// The kernel's BTF cannot be parsed.
     #[error("{BTF_PATH} cannot be parsed: {0}")]
     BadBtf(String),
     /// The host's netns cannot be identified.
     #[error("/proc/thread-self/ns/net cannot be read ({0}): /proc must be mounted")]
     NoHost(#[source] std::io::Error),
-    /// bpf(2) is not for us.
     #[error(
         "bpf(2) is not permitted: run as root, or with CAP_BPF and CAP_PERFMON (in a container, its seccomp profile must allow bpf too)"
     )]
     NotPermitted,
-    /// The limit that stands in the way.
+    /// The value of RLIMIT_MEMLOCK, in bytes.
     #[error(
         "bpf(2) is not permitted: RLIMIT_MEMLOCK is {} KiB, and before Linux 5.11 maps count against it: needs LimitMEMLOCK=infinity, or CAP_SYS_RESOURCE", .0 / 1024
     )]
     MemoryLimit(u64),
-    /// Something else.
+    /// Any other error.
     #[error("the eBPF object cannot be loaded: {0}")]
     Load(String),
 }
 
-/// The probes, attached for as long as this or its [`Snapshots`] live.
+/// The probes. They stay attached as long as this value or its [`Snapshots`] exist.
 pub struct Probes {
     ebpf: Arc<Mutex<Ebpf>>,
     standings: Arc<Standings>,
-    /// Hears ARP for as long as it is open, and is never read.
+    /// The socket that receives ARP. It works while it is open, and is never read.
     arp: Option<OwnedFd>,
     host: NetnsRef,
     losses: watch::Receiver<Losses>,
@@ -231,18 +228,18 @@ impl fmt::Debug for Probes {
     }
 }
 
-/// What [`Events`] is made of once there is an async runtime to register with.
+/// The parts of [`Events`], which needs an async runtime to register with.
 struct Unstarted {
     rings: ring::Rings,
     lost: Arc<ring::Lost>,
 }
 
 impl Probes {
-    /// Loads and attaches what this kernel takes. From here on events queue in the ring buffer:
-    /// take the snapshots now and read [`Probes::events`] afterwards, and there is no gap.
+    /// Loads and attaches what this kernel accepts. From here on events are queued in the ring buffer: to miss nothing,
+    /// take the snapshots first and read [`Probes::events`] afterwards.
     ///
     /// # Errors
-    /// [`ProbesError`] only when no program at all can be loaded; each says what to do.
+    /// [`ProbesError`] only if no program at all can be loaded. Each error says what to do.
     pub fn load(settings: &Settings) -> Result<Self, ProbesError> {
         let object = object::OBJECT.ok_or(ProbesError::NoObject(std::env::consts::ARCH))?;
         let host = host::netns().map_err(ProbesError::NoHost)?;
@@ -297,42 +294,42 @@ impl Probes {
         })
     }
 
-    /// What of the kernel's state concerns every program: that it is locked down.
+    /// The kernel's lockdown level, which affects every program.
     #[must_use]
     pub fn lockdown() -> Option<String> {
         kernel::Kernel::default().lockdown().map(kernel::lockdown_word)
     }
 
-    /// Every event and how it is seen.
+    /// Every event and how it is observed.
     #[must_use]
     pub fn report(&self) -> Vec<contract::Probe> {
         self.standings.report()
     }
 
-    /// The same where [`Probes::load`] failed, so that `doctor` shows every event in any case.
+    /// The report if [`Probes::load`] failed, so that `doctor` always shows every event.
     #[must_use]
     pub fn unavailable_report(error: &ProbesError) -> Vec<contract::Probe> {
         ladder::unavailable(&error.to_string())
     }
 
-    /// What a silence means.
+    /// Which kinds of events would be seen, so that their absence means something.
     #[must_use]
     pub fn sight(&self) -> Sight {
         self.standings.sight()
     }
 
-    /// How the events stand, shared: for who proves them.
+    /// The state of the events, shared with the canary.
     pub(crate) fn standings(&self) -> Arc<Standings> {
         Arc::clone(&self.standings)
     }
 
-    /// Tasks that come, go and move between netns are seen. If not, only a task snapshot tells.
+    /// Whether tasks that start, exit and move between netns are seen. If not, only a task snapshot shows them.
     #[must_use]
     pub fn sees_tasks(&self) -> bool {
         self.standings.sees_tasks()
     }
 
-    /// Every netns is seen when it is made. If not, one without a device is found by a walk only.
+    /// Whether every new netns is seen. If not, only a netns walk finds one without a device.
     #[must_use]
     pub fn sees_creation(&self) -> bool {
         self.sees("netns-created")
@@ -342,50 +339,50 @@ impl Probes {
         self.standings.sees(event)
     }
 
-    /// How claims of an IP by ARP are seen, if they are.
+    /// The rung that reports ARP claims of an IP, if any.
     #[must_use]
     pub fn hears_arp(&self) -> Option<Rung> {
         self.standings.rung(ladder::ARP_CLAIM)
     }
 
-    /// A socket hears the ARP of the host's links.
+    /// Whether a socket receives the ARP of the host's links.
     #[must_use]
     pub fn listens_for_arp(&self) -> bool {
         self.arp.is_some()
     }
 
-    /// The host's netns: its tasks are not told.
+    /// The host's netns, whose tasks are not reported.
     #[must_use]
     pub fn host(&self) -> NetnsRef {
         self.host
     }
 
-    /// The snapshots; `None` when they were taken before.
+    /// The snapshots; `None` if they were already taken.
     pub fn snapshots(&mut self) -> Option<Snapshots> {
         self.snapshots.take()
     }
 
-    /// What is told of tasks; `None` when it was taken before. It begins where the programs are attached, as
-    /// [`Probes::events`] does.
+    /// The source of task events; `None` if it was already taken. Events are queued since the programs were attached,
+    /// as for [`Probes::events`].
     pub fn tasks(&mut self) -> Option<Tasks> {
         self.tasks.take()
     }
 
-    /// The directories of CNI plugins, to be followed; `None` when they were taken before, or their
-    /// runs are not seen.
+    /// The directories of CNI plugins, to be followed; `None` if they were already taken, or if runs of plugins are not
+    /// seen.
     pub fn plugin_dirs(&mut self) -> Option<PluginDirs> {
         self.plugin_dirs.take().filter(|_| self.sees("cni-call"))
     }
 
-    /// The live events; `None` when they were taken before.
+    /// The live events; `None` if they were already taken.
     pub fn events(&mut self) -> Option<Events> {
         let Unstarted { rings, lost } = self.events.take()?;
         Some(Events::new(rings, &self.standings.counters, &lost))
     }
 
-    /// Events that were not looked at, because the same program was running on that CPU already (a
-    /// program may be preempted, or interrupted by what it watches). The kernel counts them by itself
-    /// and says nothing: ask now and then, and take new snapshots when the number has grown.
+    /// Number of events that were not processed because the same program was already running on that CPU (a program can
+    /// be preempted, or interrupted by what it observes). The kernel counts them without any notification: the caller
+    /// must poll, and take new snapshots when the number has grown.
     #[must_use]
     pub fn missed(&self) -> Missed {
         let ebpf = self.ebpf.lock().unwrap_or_else(PoisonError::into_inner);
@@ -401,21 +398,21 @@ impl Probes {
         missed
     }
 
-    /// What was lost so far; changes when more is.
+    /// What was lost so far; changes when more is lost.
     #[must_use]
     pub fn losses(&self) -> watch::Receiver<Losses> {
         self.losses.clone()
     }
 }
 
-/// Whether a test wants kernel memory to be read as on a kernel that is locked down. Not in what is shipped.
+/// Whether a test requests that kernel memory is read as on a locked-down kernel. Debug builds only.
 fn is_typed() -> bool {
     cfg!(debug_assertions) && std::env::var_os("IPWATCH_TEST_TYPED").is_some()
 }
 
-/// Takes the kernel's type information in. aya parses it by itself when a loader is made, and once
-/// more for the programs: some 20 ms each, so that they go side by side. aya 0.14 leaves no other way: `EbpfLoader::new`
-/// parses before it can be given what is parsed already, and keeps that to itself (aya-rs/aya#1172).
+/// Parses the kernel's type information. aya parses it itself when it creates a loader, and again for the programs,
+/// some 20 ms each; the parses therefore run in parallel. aya 0.14 leaves no other way: `EbpfLoader::new` parses before
+/// it could be given parsed BTF, and does not share its own (aya-rs/aya#1172).
 fn understand(types: &[u8]) -> Result<(EbpfLoader<'static>, offsets::Offsets, Btf), ProbesError> {
     let bad = |error: &dyn fmt::Display| ProbesError::BadBtf(error.to_string());
     let (loader, offsets, btf) = std::thread::scope(|scope| {
@@ -427,7 +424,7 @@ fn understand(types: &[u8]) -> Result<(EbpfLoader<'static>, offsets::Offsets, Bt
     Ok((loader, offsets, btf))
 }
 
-/// Creates the maps and reads the programs; none is loaded yet.
+/// Creates the maps and reads the programs from the object; none is loaded yet.
 fn create(
     loader: EbpfLoader<'_>,
     object: &[u8],
@@ -442,10 +439,10 @@ fn create(
     let log_level = Level::Error as u8;
     let mut loader = loader;
     loader.btf(Some(btf)).map_max_entries("EVENTS", ring_bytes);
-    // What is read of it waits elsewhere (`ring.rs`): it need not hold much.
+    // Records read from this buffer wait elsewhere (`ring.rs`), so it can be smaller.
     loader.map_max_entries("CALLS", ring_bytes / 2);
     loader.map_max_entries("TASKS", ring_bytes / 2);
-    // The least that a ring buffer can be: a line or two in a daemon's life.
+    // The smallest possible ring buffer: few messages are ever logged.
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);
     loader.override_global("HOST_INODE", &host_inode, true);
@@ -462,7 +459,7 @@ fn create(
     })
 }
 
-/// What the kernel half writes live.
+/// What the kernel half writes as events happen.
 fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
     Ok(ring::Rings {
         events: RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(load_error)?,
@@ -471,7 +468,7 @@ fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
     })
 }
 
-/// What it keeps of tasks.
+/// What the kernel half records about tasks.
 fn tables(ebpf: &mut Ebpf) -> Result<tasks::Tables, ProbesError> {
     Ok(tasks::Tables {
         ring: RingBuf::try_from(take(ebpf, "TASKS")?).map_err(load_error)?,
@@ -506,7 +503,7 @@ fn load_error(error: impl std::error::Error + 'static) -> ProbesError {
     ProbesError::Load(chain(&error))
 }
 
-/// BTF is parsed in tens of megabytes, which glibc would keep for itself for ever after.
+/// Parsing BTF allocates tens of megabytes, which glibc would otherwise never return.
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes no pointer and may be called at any time.

@@ -1,4 +1,4 @@
-//! Loading and attaching single programs, and putting a kernel's refusal into words.
+//! Loads and attaches single programs, and describes a kernel's refusal.
 
 use std::fmt;
 use std::io;
@@ -23,7 +23,7 @@ use crate::sources::arp;
 pub(super) enum Attach {
     /// A tracepoint, with typed arguments.
     TpBtf(&'static str),
-    /// A tracepoint.
+    /// A raw tracepoint.
     RawTp(&'static str),
     /// Entry of a function, by trampoline.
     Fentry(&'static str),
@@ -33,16 +33,16 @@ pub(super) enum Attach {
     Kprobe(&'static str),
     /// Return of a function, by breakpoint or ftrace.
     Kretprobe(&'static str),
-    /// Loaded only; read through a file of its own each time.
+    /// Loaded only; each read opens a new file.
     Iter(&'static str),
-    /// The filter of a packet socket that hears ARP.
+    /// The filter of a packet socket that receives ARP.
     Arp,
     /// Loaded only; run by `BPF_PROG_TEST_RUN`.
     TestRun,
 }
 
 impl Attach {
-    /// What is hooked, as `doctor` shows it.
+    /// The hook, as `doctor` shows it.
     pub(super) fn hook(self) -> &'static str {
         match self {
             Attach::TpBtf(name)
@@ -59,7 +59,7 @@ impl Attach {
     }
 }
 
-/// Where the kernel refused.
+/// The step that the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Load,
@@ -75,28 +75,28 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Why one way is not open.
+/// Why one way cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// The kernel has no such function, or has it under another name.
     #[error("this kernel has no {0}")]
     NoHook(&'static str),
-    /// The kernel has no kprobes that a program could be attached to; what it was built without, if that was read.
+    /// The kernel has no kprobes that programs could be attached to. Names the missing build option if the
+    /// configuration was read.
     #[error("this kernel has no kprobes{}", because(.0))]
     NoKprobes(Option<String>),
-    /// Anything else that it said.
+    /// Any other refusal, as text.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Loads programs of one object into the kernel.
 pub(super) struct Loader<'a> {
     ebpf: &'a mut Ebpf,
     btf: &'a Btf,
     offsets: &'a Offsets,
     kernel: &'a Kernel,
     kprobes: bool,
-    /// The socket that hears ARP, once it does.
+    /// The socket that receives ARP, once it is attached.
     arp: Option<OwnedFd>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Loader<'a> {
         Self { ebpf, btf, offsets, kernel, kprobes, arp: None }
     }
 
-    /// The socket that hears ARP, for as long as it is kept.
+    /// The socket that receives ARP, until it is dropped.
     pub(super) fn into_arp(self) -> Option<OwnedFd> {
         self.arp
     }
@@ -150,7 +150,7 @@ impl<'a> Loader<'a> {
         let program = self
             .ebpf
             .program_mut(name)
-            // The object is built with the binary: a unit test pins that each name is in it.
+            // Cannot fail: a unit test checks that each name is in the object.
             .ok_or((Stage::Load, ProgramError::UnexpectedProgramType))?;
         if is_deaf(name) {
             return Ok(());
@@ -204,7 +204,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Gives up a program that was refused or whose twin was, so that it can be tried elsewhere.
+    /// Unloads a program that was refused, or that belongs to the same way as one that was, so that it can be tried in
+    /// another way.
     fn unload(&mut self, name: &str, attach: Attach) {
         let Some(program) = self.ebpf.program_mut(name) else { return };
         let outcome = match (attach, program) {
@@ -221,20 +222,20 @@ impl<'a> Loader<'a> {
             (Attach::Iter(_), Program::Iter(program)) => program.unload(),
             _ => Ok(()),
         };
-        // Not loaded is what was wanted.
+        // An error only means that it was not loaded.
         drop(outcome);
     }
 }
 
-/// Whether a test has a program count as attached that is not: then it tells of nothing, as a broken one would. Not in
-/// what is shipped.
+/// Whether a test requests that a program counts as attached without being so: it then reports nothing, as a broken one
+/// would. Debug builds only.
 fn is_deaf(name: &str) -> bool {
     const TESTED: &str = "IPWATCH_TEST_DEAF";
     cfg!(debug_assertions)
         && std::env::var(TESTED).is_ok_and(|names| names.split(',').any(|one| one == name))
 }
 
-/// The cause that carries the errno, whatever aya wrapped it in.
+/// The errno in the chain of causes, whatever aya wrapped it in.
 pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -246,7 +247,7 @@ pub(super) fn errno(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     None
 }
 
-/// The verifier's words: hundreds of lines for a log.
+/// The verifier's output for the log: hundreds of lines.
 fn verifier_log(error: &ProgramError) -> String {
     match error {
         ProgramError::LoadError { verifier_log, .. } => verifier_log.to_string(),
@@ -254,11 +255,11 @@ fn verifier_log(error: &ProgramError) -> String {
     }
 }
 
-/// Longest line of the verifier's that is shown.
+/// Maximum length in bytes of a verifier line that is shown.
 const LONGEST_LINE: usize = 160;
 
-/// The line in which the verifier says what it does not take: the last, but for its account of the work that this was
-/// (`print_verification_stats`, kernel/bpf/verifier.c) and its map of the source.
+/// The line in which the verifier says what it rejects: the last one that is not part of its statistics
+/// (`print_verification_stats`, kernel/bpf/verifier.c) or of the source listing.
 fn last_line(log: &str) -> Option<String> {
     const ACCOUNT: [&str; 4] = ["processed ", "verification time ", "stack depth ", "; "];
     let told = |line: &&str| !line.is_empty() && !ACCOUNT.iter().any(|word| line.starts_with(word));
@@ -291,7 +292,7 @@ fn refusal(
     Refusal::Refused(refused(kernel, rung, stage, code, said))
 }
 
-/// The kernel's own word, and what is known to be missing.
+/// The refusal in the kernel's terms, and what is known to be missing.
 fn refused(kernel: &Kernel, rung: Rung, stage: Stage, code: i32, said: Option<String>) -> String {
     let missing = missing(kernel, rung, stage, code);
     let why: Vec<String> = said.into_iter().chain(missing).collect();
@@ -303,8 +304,8 @@ fn because(why: &Option<String>) -> String {
     why.as_ref().map(|why| format!(": {why}")).unwrap_or_default()
 }
 
-/// What is missing, as far as it was read and not guessed. A kernel that is locked down to confidentiality refuses what
-/// reads its memory (`LOCKDOWN_BPF_READ_KERNEL`, `LOCKDOWN_KPROBES`): that says more than an option.
+/// What is missing, only if it was read and not guessed. A kernel with lockdown=confidentiality refuses what reads its
+/// memory (`LOCKDOWN_BPF_READ_KERNEL`, `LOCKDOWN_KPROBES`); that explains more than a build option.
 fn missing(kernel: &Kernel, rung: Rung, stage: Stage, code: i32) -> Option<String> {
     let lacks = |one| {
         let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
@@ -326,7 +327,7 @@ fn missing(kernel: &Kernel, rung: Rung, stage: Stage, code: i32) -> Option<Strin
     }
 }
 
-/// Kernel-internal "not supported", which the trampoline code lets out.
+/// Kernel-internal "not supported", which the trampoline code returns to user space.
 const ENOTSUPP: i32 = 524;
 
 fn errno_name(code: i32) -> String {

@@ -1,23 +1,23 @@
-//! Where a member lies in a kernel struct, from the kernel's own type information (BTF).
+//! The offset of a member in a kernel struct, from the kernel's own type information (BTF).
 //!
-//! A full parse of BTF costs a hundred milliseconds and tens of megabytes; some fifty members are
-//! wanted. So this reads the type section once to find where each type begins and which structs bear
-//! a wanted name, and follows only those. The format: `Documentation/bpf/btf.rst`.
+//! A full parse of BTF costs a hundred milliseconds and tens of megabytes, but only about fifty members are needed.
+//! This parser reads the type section once to find where each type begins and which structs have a wanted name, and
+//! follows only those. The format: `Documentation/bpf/btf.rst`.
 //!
-//! The input is the kernel's, but it is parsed as if it were hostile: every access is checked.
+//! The input comes from the kernel, but is parsed as if it were hostile: every access is checked.
 
 use std::collections::HashMap;
 
-/// BTF is not what it should be.
+/// Why BTF cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BtfError {
-    /// No BTF, or of the other byte order.
+    /// It has no BTF header, or the other byte order.
     #[error("not BTF of this machine")]
     Header,
-    /// A section or a type reaches past the end.
+    /// A section or a type extends beyond the end.
     #[error("truncated")]
     Truncated,
-    /// A kind of type that this reader does not know the size of.
+    /// A kind of type whose size is unknown.
     #[error("type kind {0} is unknown")]
     Kind(u32),
 }
@@ -39,29 +39,29 @@ const KIND_DECL_TAG: u32 = 17;
 const KIND_TYPE_TAG: u32 = 18;
 const KIND_ENUM64: u32 = 19;
 
-/// How many anonymous structs and qualifiers may be stacked.
+/// Maximum depth of nested anonymous structs and qualifiers.
 const DEPTH: u32 = 16;
 
-/// Where a member lies in its struct, in bytes.
+/// Offset and size of a member in its struct, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) offset: u32,
     pub(super) size: u32,
 }
 
-/// The structs of a BTF blob that were asked for.
+/// The wanted structs of a BTF blob.
 #[derive(Debug)]
 pub(super) struct Structs<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type begins in `types`; type 1 is the first.
+    /// Start of each type in `types`; the first is type 1.
     starts: Vec<u32>,
     /// Every definition of each wanted struct.
     named: HashMap<&'static str, Vec<u32>>,
 }
 
 impl<'a> Structs<'a> {
-    /// Finds the structs called `wanted`.
+    /// Finds the structs named in `wanted`.
     ///
     /// # Errors
     /// [`BtfError`].
@@ -71,7 +71,7 @@ impl<'a> Structs<'a> {
     ) -> Result<Self, BtfError> {
         let (types, strings) = sections(btf)?;
         let mut named: HashMap<_, _> = wanted.into_iter().map(|name| (name, Vec::new())).collect();
-        // The kernel's types take some 20 bytes each.
+        // The kernel's types take about 20 bytes each.
         let mut starts = Vec::with_capacity(types.len() / 20);
         let mut at = 0;
         while at < types.len() {
@@ -89,9 +89,9 @@ impl<'a> Structs<'a> {
         Ok(Self { types, strings, starts, named })
     }
 
-    /// Where a member lies, `path` being members joined by dots. Members of anonymous structs count as
-    /// the outer struct's own, as in C. `None` when this kernel has no such member, or has it as a bit
-    /// field, or when definitions of the struct differ about it: which of them is meant is not known.
+    /// The offset and size of a member; `path` is member names joined by dots. Members of anonymous structs count as
+    /// those of the outer struct, as in C. `None` if this kernel has no such member, if it is a bit field, or if
+    /// several definitions of the struct disagree about it, because the right one is then unknown.
     pub(super) fn member(&self, name: &str, path: &str) -> Option<Place> {
         let path: Vec<&str> = path.split('.').collect();
         let mut places =
@@ -112,7 +112,7 @@ impl<'a> Structs<'a> {
             let name = text(self.strings, word(self.types, member)?)?;
             let kind = word(self.types, member + 4)?;
             let offset = word(self.types, member + 8)?;
-            // With the kind flag the upper byte is the size of a bit field, 0 for any other member.
+            // With the kind flag, the upper byte is the size of a bit field, 0 for any other member.
             let is_field = head.flag && offset >> 24 != 0;
             let offset = if head.flag { offset & 0x00ff_ffff } else { offset };
             let deeper = if name == *first {
@@ -155,7 +155,7 @@ impl<'a> Structs<'a> {
         }
     }
 
-    /// Where the struct behind qualifiers and typedefs begins.
+    /// Start of the type behind qualifiers and typedefs.
     fn resolve(&self, mut id: u32, depth: u32) -> Option<u32> {
         for _ in 0..depth {
             let at = *self.starts.get((id as usize).checked_sub(1)?)?;
@@ -169,7 +169,7 @@ impl<'a> Structs<'a> {
     }
 }
 
-/// The three words that every type begins with (`struct btf_type`).
+/// The first three words of every type (`struct btf_type`).
 struct Head {
     name: u32,
     kind: u32,
@@ -190,7 +190,7 @@ impl Head {
         })
     }
 
-    /// Bytes that follow.
+    /// Number of bytes after the head.
     fn extra(&self) -> Result<usize, BtfError> {
         let count = self.count as usize;
         Ok(match self.kind {
@@ -205,7 +205,7 @@ impl Head {
     }
 }
 
-/// The sections of types and of strings.
+/// The type section and the string section.
 fn sections(btf: &[u8]) -> Result<(&[u8], &[u8]), BtfError> {
     let magic = btf.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes));
     if magic != Some(MAGIC) {
@@ -232,7 +232,7 @@ fn text(strings: &[u8], at: u32) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// A BTF blob of a few structs, put together word by word.
+    /// Builds a BTF blob of a few structs.
     #[derive(Default)]
     struct Blob {
         types: Vec<u8>,
@@ -325,7 +325,7 @@ mod tests {
         let mut blob = Blob::new();
         blob.words(&[0, KIND_INT << 24, 1, 8]);
         blob.words(&[0, KIND_POINTER << 24, 0]);
-        // Four bytes, and none.
+        // Four bytes, and zero bytes.
         blob.words(&[0, KIND_ARRAY << 24, 0, 1, 1, 4]);
         blob.words(&[0, KIND_ARRAY << 24, 0, 1, 1, 0]);
         let members = [("tail", 4, 128), ("byte", 1, 0), ("pointer", 2, 64), ("bytes", 3, 32)];

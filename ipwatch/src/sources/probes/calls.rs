@@ -1,5 +1,5 @@
-//! From the kernel half's records of CNI calls to facts. Pure: bytes in, facts out. The texts come from
-//! a plugin's environment and say whatever its caller wrote there.
+//! Turns the kernel half's records of CNI calls into facts. The texts come from a plugin's environment and contain
+//! whatever its caller wrote there.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use super::events::{TICK, whole};
 use super::plugin_file::{self, File};
 use crate::fact::{CniCall, Name, Observation, PodName, SourceName, TaskKey};
 
-/// The source that refused runs are counted for.
+/// The source for which refused runs are counted.
 const SOURCE: &str = SourceName::Probes.as_str();
 
-/// What a record of a call's beginning or end says; `None` when it is neither, or not whole, or of a
-/// command that is none of CNI's.
+/// Parses a record of the start or the end of a call. `None` if it is neither, is incomplete, or has a command that is
+/// not a CNI command.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<Observation> {
     if let Some(record) = whole::<CallRecord>(bytes)
@@ -30,26 +30,26 @@ pub fn decode(bytes: &[u8]) -> Option<Observation> {
     (record.header.kind == kind::CALL_REFUSED).then(|| refused(Name::PluginRun))
 }
 
-/// A run that does not count.
+/// A run that is ignored.
 pub(super) fn refused(name: Name) -> Observation {
     Observation::Refused { source: SOURCE.to_owned(), name, count: 1 }
 }
 
-/// Whether somebody else than root can change the plugin of a run: its exit status is theirs then, and what it did
-/// unknown. As the kernel half has seen the file that runs, and as the path is now.
+/// Whether anybody but root can change the plugin of a run: its exit status could then be forged, and what it did is
+/// unknown. Checks the executed file, as the kernel half saw it, and the path, as it is now.
 pub(super) fn is_doubtful(record: &CallRecord) -> bool {
     let path = cut(&record.plugin).unwrap_or_default();
     record.loose != 0
         || match plugin_file::look(Path::new(&path)) {
             File::Roots => false,
             File::Others => true,
-            // From within a container, where plugins need not be mounted: the kernel half has looked at the plugin
-            // itself, unless it is a script. Then nobody has.
+            // A plugin called from within a container, where it need not be mounted. The kernel half has checked the
+            // plugin file itself, unless it is a script; then nothing has checked it.
             File::Unseen => record.script != 0,
         }
 }
 
-/// A call whose command is one of CNI's.
+/// The start of a call; `None` if its command is not a CNI command.
 pub(super) fn began(record: &CallRecord) -> Option<Observation> {
     let call = CniCall {
         task: TaskKey { pid: record.pid, tid: record.pid, start: record.start / TICK },
@@ -72,7 +72,7 @@ fn pod(record: &CallRecord) -> Option<PodName> {
     })
 }
 
-/// How a call ended, from what `wait` gives.
+/// The end of a call, from the wait status.
 pub(super) fn ended(record: &CallEndRecord) -> Observation {
     let signal = record.code & 0x7f;
     let (status, signal) = match signal {
@@ -83,13 +83,13 @@ pub(super) fn ended(record: &CallEndRecord) -> Observation {
     Observation::CniEnded { task, status, signal }
 }
 
-/// A value that is there and whole: one that fills its field may have been longer, and a part of a name
-/// is another name.
+/// A value that is present and complete: one that fills its field may have been longer, and a truncated name is a
+/// different name.
 fn text<const N: usize>(bytes: &[u8; N]) -> Option<String> {
     cut(bytes).filter(|text| bytes.get(N - 2) == Some(&0) && !text.is_empty())
 }
 
-/// Up to the first NUL.
+/// The text up to the first NUL; `None` if it is empty.
 fn cut(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
@@ -102,7 +102,7 @@ mod tests {
     use ipwatch_common::{Header, Wire};
     use proptest::prelude::*;
 
-    /// A record of zeroes but for these.
+    /// A record of zeroes except for these fields.
     fn record(command: &[u8], container: &[u8], pod: [&[u8]; 3]) -> CallRecord {
         let zeroes = [0; CallRecord::SIZE];
         let mut record = CallRecord::take(&mut &zeroes[..]).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in an environment: what gets past the gate has names.
+        /// Whatever an environment contains, only legal names pass the gate.
         #[test]
         fn an_environment_is_anybodys(
             id in prop::collection::vec(1u8.., 0..256),
@@ -197,13 +197,13 @@ mod tests {
 
     #[test]
     fn a_plugin_that_others_can_change_is_doubtful() {
-        // On the way to this path nothing is anybody's but root's, as on every node.
+        // Only root can change anything on the way to this path, as on every node.
         let mut record = record(b"ADD", b"abc", [b"", b"", b""]);
         record.plugin = [0; ipwatch_common::LONGEST_PATH];
         fill(&mut record.plugin, b"/usr/bin/env");
         assert!(!is_doubtful(&record));
         assert!(is_doubtful(&CallRecord { loose: 1, ..record }), "the file itself");
-        // Not to be seen from here: the kernel half has looked at a program, and at no script.
+        // Not visible from here: the kernel half has checked a program, but not a script.
         fill(&mut record.plugin, b"/nowhere/at/all");
         assert!(!is_doubtful(&record));
         assert!(is_doubtful(&CallRecord { script: 1, ..record }));

@@ -1,4 +1,4 @@
-//! From the kernel half's records to facts. Pure, but that the file of a CNI plugin is looked at: bytes in, facts out.
+//! Turns the kernel half's records into facts. Pure, except that the file of a CNI plugin is checked.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::fact::{
 pub(super) const PF_EXITING: u32 = 0x4;
 /// `SIGKILL` as a bit of a signal set.
 pub(super) const KILL_BIT: u64 = 1 << 8;
-/// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere but on Alpha.
+/// Nanoseconds in one tick of `/proc/PID/stat`: USER_HZ is 100 everywhere except on Alpha.
 pub(crate) const TICK: u64 = 10_000_000;
 /// `include/uapi/linux/neighbour.h`.
 const NUD_VALID: u8 = 0xde;
@@ -38,7 +38,7 @@ pub(super) struct Malformed {
     size: usize,
 }
 
-/// Records read, by kind.
+/// Number of records read, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Counters([AtomicU64; kind::COUNT]);
 
@@ -54,10 +54,10 @@ impl Counters {
     }
 }
 
-/// Appends what one record says. Returns its kind.
+/// Appends the facts of one record. Returns its kind.
 ///
 /// # Errors
-/// [`Malformed`], and nothing was appended.
+/// [`Malformed`]; nothing was appended.
 pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malformed> {
     let mut rest = bytes;
     let header = Header::take(&mut rest).ok_or(Malformed { kind: 0, size: bytes.len() })?;
@@ -78,8 +78,8 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         | kind::TASK_RELEASE
         | kind::TASK_FREE => {
             let record = whole::<TaskRecord>(bytes).ok_or(malformed)?;
-            // Our own threads enter netns to read them, for a moment: they hold none.
-            // One that our pid namespace does not show could only be taken for another.
+            // Our own threads enter netns briefly to read them, and hold none. A task without a number in our pid
+            // namespace could only be mistaken for another one.
             if record.pid != std::process::id() && is_shown(&record) {
                 say(task_event(&record));
             }
@@ -91,8 +91,8 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         kind::DEVICE_MOVED => {
             let record = whole::<MoveRecord>(bytes).ok_or(malformed)?;
             let (netns, to) = (netns_ref(&record.from), netns_ref(&record.to));
-            // Into the netns where it is already the kernel moves nothing, and says that all went well
-            // (`__dev_change_net_namespace`, net/core/dev.c, 5.10 to 6.18): its addresses are there still.
+            // A move into the same netns changes nothing in the kernel, but succeeds (`__dev_change_net_namespace`,
+            // net/core/dev.c, 5.10 to 6.18): the device keeps its addresses.
             if netns != to {
                 say(Observation::LinkGone { netns, ifindex: record.from_ifindex });
             }
@@ -106,9 +106,10 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
         }
         kind::CALL_BEGAN => {
             let record = whole::<CallRecord>(bytes).ok_or(malformed)?;
-            // A command that is none of CNI's: a program that lies there, and no plugin at work.
+            // `None` if the command is not a CNI command: the program is in a plugin directory, but is not run as a
+            // plugin.
             let began = calls::began(&record);
-            // A file is looked at only of what is a run.
+            // The file is checked only for an actual run.
             let doubtful = began.is_some() && calls::is_doubtful(&record);
             let said = if doubtful { Some(calls::refused(Name::PluginFile)) } else { began };
             said.into_iter().for_each(say);
@@ -125,13 +126,12 @@ pub(super) fn decode(bytes: &[u8], facts: &mut Vec<Fact>) -> Result<u16, Malform
     Ok(header.kind)
 }
 
-/// A record that fills `bytes`.
+/// Parses a record that must fill `bytes` completely.
 pub(super) fn whole<T: Wire>(mut bytes: &[u8]) -> Option<T> {
     let record = T::take(&mut bytes)?;
     bytes.is_empty().then_some(record)
 }
 
-/// The names that a record carries.
 pub(super) fn netns_ref(netns: &ipwatch_common::Netns) -> NetnsRef {
     NetnsRef {
         cookie: (netns.cookie != 0).then_some(netns.cookie),
@@ -175,17 +175,17 @@ pub(super) fn task(record: &TaskRecord, state: Option<char>) -> Task {
     }
 }
 
-/// Whether a task shows in the daemon's pid namespace.
+/// Whether a task is visible in the daemon's pid namespace.
 pub(super) fn is_shown(record: &TaskRecord) -> bool {
     record.pid != 0 && record.tid != 0
 }
 
-/// What the task iterator says of one task.
+/// A task as reported by the task iterator.
 pub(super) fn task_seen(record: &TaskRecord) -> Observation {
     Observation::Task(task(record, Some(state_letter(record.state, record.exit_state))))
 }
 
-/// What the file iterator says of one file.
+/// A file as reported by the file iterator.
 pub(super) fn file_seen(record: &FileRecord) -> Observation {
     let FileRecord { pid, fd, .. } = *record;
     let comm = comm(&record.comm);
@@ -196,8 +196,8 @@ pub(super) fn file_seen(record: &FileRecord) -> Observation {
     Observation::Holder { netns: netns_ref(&record.netns), holder }
 }
 
-/// The letter that `/proc/PID/stat` shows: `__task_state_index` of include/linux/sched.h and
-/// `task_state_array` of fs/proc/array.c, 6.1 to 6.18.
+/// The state letter as in `/proc/PID/stat`: `__task_state_index` of include/linux/sched.h and `task_state_array` of
+/// fs/proc/array.c, 6.1 to 6.18.
 fn state_letter(state: u32, exit_state: u32) -> char {
     const TASK_IDLE: u32 = 0x402;
     const TASK_RTLOCK_WAIT: u32 = 0x1000;
@@ -210,11 +210,11 @@ fn state_letter(state: u32, exit_state: u32) -> char {
     let hidden = state & (TASK_RTLOCK_WAIT | TASK_FROZEN) != 0;
     let reported = if hidden { 0x2 } else { (state | exit_state) & REPORTED };
     let letters = ['R', 'S', 'D', 'T', 't', 'X', 'Z', 'P'];
-    // fls(): the highest bit counts.
+    // fls(): the highest bit is the index.
     letters.get((u32::BITS - reported.leading_zeros()) as usize).copied().unwrap_or('?')
 }
 
-/// A name of at most 15 bytes, which may be any.
+/// A task name of at most 15 bytes, which may be any bytes.
 pub(super) fn comm(bytes: &[u8; 16]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -237,7 +237,7 @@ fn address_event(record: &AddressRecord) -> Option<Observation> {
         ifindex,
         local,
         prefix_len: record.prefix_len,
-        // Of IPv6 it is the way to say that there is none.
+        // For IPv6, an unspecified peer means that there is none.
         peer: (peer != local && (local.is_ipv4() || !peer.is_unspecified())).then_some(peer),
     };
     Some(match record.header.kind {
@@ -273,15 +273,15 @@ fn ipv6_scope(ip: Ipv6Addr) -> u8 {
     }
 }
 
-/// What `__neigh_update` (net/core/neighbour.c, 6.1 to 6.18) is about to make of the update.
+/// The entry as `__neigh_update` (net/core/neighbour.c, 6.1 to 6.18) is about to leave it.
 fn neighbour_event(record: &NeighbourRecord) -> Option<Observation> {
     let admin = record.flags & NEIGH_UPDATE_F_ADMIN != 0;
     let overrides = record.flags & NEIGH_UPDATE_F_OVERRIDE != 0;
     let known = record.old_state & NUD_VALID != 0;
     let fixed = record.old_state & (NUD_NOARP | NUD_PERMANENT) != 0 && !admin;
     let claims = record.has_claim != 0 && record.claim != record.mac;
-    // An entry that is set by hand yields only to a hand; one that is known yields only to an
-    // update that overrides.
+    // An entry that was set by an administrator changes only by another such update; a valid entry changes its MAC only
+    // by an update that overrides.
     let loses = fixed || (claims && known && !overrides);
     let state = if loses { record.old_state } else { record.new_state };
     let mac = if record.has_claim != 0 && !loses { record.claim } else { record.mac };

@@ -1,11 +1,11 @@
-//! For the fuzz target.
+//! Entry point of the fuzz target.
 
 use ipwatch_common::{CallEndRecord, CallRecord, Header, Wire, kind};
 
 use super::calls;
 use crate::fact::Observation;
 
-/// Records of CNI calls: as they are, and with what follows their header.
+/// Parses records of CNI calls: the bytes as they are, and as the body after a valid header.
 pub fn cni_call(bytes: &[u8]) {
     let _ = calls::decode(bytes);
     for (kind, size) in
@@ -17,7 +17,7 @@ pub fn cni_call(bytes: &[u8]) {
             *to = *from;
         }
         let said = calls::decode(&record);
-        // An end always says something; a beginning, when its command is one.
+        // An end always yields an observation; a start only if its command is valid.
         assert!(kind == kind::CALL_BEGAN || matches!(said, Some(Observation::CniEnded { .. })));
     }
 }

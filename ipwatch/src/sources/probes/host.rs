@@ -11,8 +11,9 @@ use crate::fact::NetnsRef;
 /// Inode of the node's first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const FIRST_PID_NS: u32 = 0xEFFF_FFFC;
 
-/// The pid namespace whose numbers `/proc` shows, unless it is the node's first: on a node that is itself a container
-/// (kind, k3d, minikube, LXD) the kernel's numbers are others. A `/proc` of the first may be mounted in one within it.
+/// The pid namespace whose numbers `/proc` shows, unless it is the node's first. On a node that is itself a container
+/// (kind, k3d, minikube, LXD) the kernel's own numbers differ. A container may also have the `/proc` of the first pid
+/// namespace mounted.
 pub(crate) fn pid_namespace() -> Option<u32> {
     let of = |process: &str| -> Option<u32> {
         let link = std::fs::read_link(format!("/proc/{process}/ns/pid")).ok()?;
@@ -21,7 +22,7 @@ pub(crate) fn pid_namespace() -> Option<u32> {
     of("1").or_else(|| of("self")).filter(|inode| *inode != FIRST_PID_NS)
 }
 
-/// Reads them. The cookie stays out on kernels before 5.14.
+/// The host's netns. Without a cookie on kernels before 5.14.
 pub(crate) fn netns() -> io::Result<NetnsRef> {
     let inode = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let inode = u32::try_from(inode).map_err(io::Error::other)?;

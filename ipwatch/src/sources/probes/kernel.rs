@@ -1,5 +1,4 @@
-//! What this kernel was built with and how far it is locked down, so that a refusal is told with what was read and
-//! not with what is likely.
+//! This kernel's build options and lockdown level, so that a refusal is explained by facts, not by guesses.
 
 use std::io;
 use std::path::Path;
@@ -10,11 +9,11 @@ use miniz_oxide::inflate::decompress_to_vec_with_limit;
 use super::Rung;
 use crate::bounded;
 
-/// Some 300 KiB on distributions' kernels, a fifth of that compressed.
+/// In bytes. Distributions' configurations take about 300 KiB, a fifth of that compressed.
 const CONFIG_LIMIT: usize = 2 << 20;
 const OWN_CONFIG: &str = "/proc/config.gz";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
-/// `trampoline` programs need all of these (kernel/bpf/trampoline.c, kernel/trace/Kconfig).
+/// Trampoline programs need all of these (kernel/bpf/trampoline.c, kernel/trace/Kconfig).
 const FENTRY: &[&str] = &[
     "CONFIG_BPF_JIT",
     "CONFIG_FUNCTION_TRACER",
@@ -24,7 +23,7 @@ const FENTRY: &[&str] = &[
 const KPROBE: &[&str] = &["CONFIG_KPROBES", "CONFIG_KPROBE_EVENTS", "CONFIG_BPF_EVENTS"];
 const TRACEPOINT: &[&str] = &["CONFIG_TRACEPOINTS", "CONFIG_BPF_EVENTS"];
 
-/// What is known of the kernel. Each file is read when it is asked for first: of a kernel that takes everything, none.
+/// What is known of the kernel. Each file is read at the first use: none if the kernel accepts every program.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     config: OnceLock<Option<Options>>,
@@ -32,7 +31,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// What programs of this rung need and this kernel was built without: only where its configuration was read.
+    /// The first option that programs of this rung need and that this kernel was built without. `None` if its
+    /// configuration could not be read.
     pub(super) fn lacks(&self, rung: Rung) -> Option<String> {
         let needed = match rung {
             Rung::TpBtf | Rung::RawTp => TRACEPOINT,
@@ -43,7 +43,7 @@ impl Kernel {
         self.config.get_or_init(read_config).as_ref()?.lacks(needed)
     }
 
-    /// `integrity` or `confidentiality`, where the kernel is locked down.
+    /// The lockdown level, `integrity` or `confidentiality`, if the kernel is locked down.
     pub(super) fn lockdown(&self) -> Option<&str> {
         let read = || locked(&bounded::read_text(Path::new(LOCKDOWN), 256).ok()?);
         self.lockdown.get_or_init(read).as_deref()
@@ -59,7 +59,7 @@ impl Kernel {
     }
 }
 
-/// How the kernel is locked down, for people.
+/// The lockdown level as text for people.
 pub(super) fn lockdown_word(level: &str) -> String {
     format!("kernel lockdown: {level}")
 }
@@ -78,7 +78,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None` where this cannot be the configuration of a kernel that has bpf(2).
+    /// `None` if this cannot be the configuration of a kernel that has bpf(2).
     fn of(from: String, text: String) -> Option<Self> {
         let options = Self { from, text };
         options.has("CONFIG_BPF_SYSCALL").then_some(options)
@@ -111,7 +111,7 @@ fn read_config() -> Option<Options> {
     Options::of(path, String::from_utf8_lossy(&whole.ok()?).into_owned())
 }
 
-/// The text of a gzip file with one member (RFC 1952), up to the limit of a configuration.
+/// Decompresses a gzip file with one member (RFC 1952), up to [`CONFIG_LIMIT`].
 fn gunzip(bytes: &[u8]) -> Option<String> {
     const FHCRC: u8 = 2;
     const FEXTRA: u8 = 4;
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// As `gzip -n` makes it of [`CONFIG`], but stored, and with every optional field.
+    /// Compressed as by `gzip`, with these header flags and optional fields.
     fn packed(text: &str, flags: u8, fields: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x1f, 0x8b, 8, flags, 0, 0, 0, 0, 0, 3];
         bytes.extend_from_slice(fields);

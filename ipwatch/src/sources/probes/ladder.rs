@@ -1,6 +1,5 @@
-//! Every event that ipwatch wants to see, the ways to see it from the best to the least, and the
-//! climb: try one way after the other, keep the first that the kernel takes, and say why not a
-//! better one.
+//! Every event that ipwatch observes, the ways to observe it from the best to the worst, and the climb: try one way
+//! after the other, keep the first that the kernel accepts, and record why no better one works.
 
 use std::fmt;
 
@@ -11,24 +10,24 @@ use crate::contract;
 use crate::sources::arp::Watch;
 use ipwatch_common::kind;
 
-/// The rung of an event that nothing else tells.
+/// Shown as the rung of an event that nothing else reports.
 const NOTHING: &str = "none";
 
-/// One event and the ways to it.
+/// One event and the ways to observe it.
 pub(super) struct Event {
     /// Its name in `doctor`.
     pub name: &'static str,
-    /// Members of kernel structs without which its programs would tell nonsense.
+    /// Kernel struct members without which its programs would report wrong data.
     needs: &'static [&'static [&'static str]],
-    /// The best one first.
+    /// The best first.
     rungs: &'static [Way],
-    /// Where it is seen when no program can: rung and hook, as `doctor` shows them.
+    /// How it is observed if no program can be used: rung and hook, as `doctor` shows them.
     fallback: (&'static str, &'static str),
-    /// The kinds of records that it makes.
+    /// The kinds of records that its programs write.
     pub kinds: &'static [u16],
 }
 
-/// One way: all these programs, or none of them.
+/// One way: all of these programs, or none.
 struct Way {
     rung: Rung,
     programs: &'static [(&'static str, Attach)],
@@ -38,7 +37,7 @@ const fn way(rung: Rung, programs: &'static [(&'static str, Attach)]) -> Way {
     Way { rung, programs }
 }
 
-/// A tracepoint: typed, else raw. Both see the same.
+/// A tracepoint: typed, or else raw. Both see the same events.
 macro_rules! tracepoint {
     ($tp:literal, $raw:literal, $name:literal) => {
         &[
@@ -48,7 +47,7 @@ macro_rules! tracepoint {
     };
 }
 
-/// The entry of a function, under whichever name it has.
+/// The entry of a function, by whichever name it has.
 macro_rules! function {
     ($fentry:literal, $kprobe:literal, $($name:literal),+) => {
         &[
@@ -58,12 +57,12 @@ macro_rules! function {
     };
 }
 
-/// The event of which [`ARP_WATCH`] tells.
+/// The event that [`ARP_WATCH`] reports.
 pub(super) const ARP_CLAIM: &str = "arp-claim";
-/// The watch of the host's links.
+/// The socket filter on the host's links.
 pub(super) const ARP_WATCH: &[(&str, Attach)] = &[("sk_arp", Attach::Arp)];
 
-/// In the order of `doctor`.
+/// In the order in which `doctor` shows them.
 pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "process-fork",
@@ -89,8 +88,8 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "netns-release",
         needs: &[need::TASK],
-        // Called by do_exit() from another file, so that it cannot be inlined there; the
-        // switch_task_namespaces() that it consists of can. Split in two in 6.19.
+        // do_exit() calls it from another file, so that it cannot be inlined there; switch_task_namespaces(), which it
+        // consists of, can. Split in two in 6.19.
         rungs: function!(
             "fe_release",
             "kp_release",
@@ -124,7 +123,8 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "group-exit",
         needs: &[need::TASK],
-        // Without the function that dumps core, which is another one from 6.16 on, where nothing has to be told of it.
+        // The ways without `do_coredump` are for 6.16 and newer, which have another function instead; there a signal
+        // reports every core dump.
         rungs: &[
             way(
                 Rung::Fentry,
@@ -170,7 +170,7 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "ipv4-address",
         needs: &[need::IPV4],
-        // The notifier's argument has no type, which a kernel that is locked down to confidentiality wants (`read.rs` of
+        // The notifier's argument is untyped; under lockdown=confidentiality a typed argument is needed (`read.rs` of
         // the kernel half).
         rungs: &[
             way(Rung::Fentry, &[("fe_ipv4", Attach::Fentry("fib_inetaddr_event"))]),
@@ -190,8 +190,9 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "ipv6-usable",
         needs: &[need::IPV6],
-        // Of an address that changes in place `__ipv6_ifa_notify` is called with event 0. Where the compiler builds that
-        // call into the caller, what is left of it is this function (Debian's 5.10); else that is a part of the other.
+        // `__ipv6_ifa_notify` is called with event 0 for an address that changes in place. If the compiler inlines that
+        // call into its caller, only `inet6_ifa_notify` can be hooked (Debian's 5.10); otherwise `inet6_ifa_notify` is
+        // inlined.
         rungs: function!(
             "fe_ipv6_notify",
             "kp_ipv6_notify",
@@ -255,7 +256,7 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: ARP_CLAIM,
         needs: &[need::CLAIM],
-        // Called through NF_HOOK(), which takes its address: it has a body of its own, static as it is.
+        // Called through NF_HOOK(), which takes its address: although static, it has its own body.
         rungs: &[
             way(Rung::Fentry, &[("fe_arp", Attach::Fentry("arp_process"))]),
             way(Rung::Kprobe, &[("kp_arp", Attach::Kprobe("arp_process"))]),
@@ -312,7 +313,7 @@ pub(super) const EVENTS: &[Event] = &[
     },
 ];
 
-/// Why not a better rung: one reason for each.
+/// Why no better rung is used: one reason for each rung.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Why(Vec<(Option<Rung>, Reason)>);
 
@@ -334,8 +335,7 @@ impl fmt::Display for Reason {
 }
 
 impl Why {
-    /// Adds a reason. Where a function has two names, the absence of the one says less than what
-    /// the kernel answered to the other.
+    /// Adds a reason. If a function has two names, the absence of one says less than the kernel's answer for the other.
     fn add(&mut self, rung: Option<Rung>, reason: Reason) {
         let absent = |reason: &Reason| matches!(reason, Reason::Refused(Refusal::NoHook(_)));
         match self.0.iter_mut().find(|(known, _)| *known == rung) {
@@ -345,7 +345,7 @@ impl Why {
         }
     }
 
-    /// This rung holds, by another of its hooks: why not by the first is no reason any more.
+    /// Another hook of this rung was accepted: the reason why the first was not is dropped.
     fn reached(&mut self, rung: Rung) {
         self.0.retain(|(known, _)| *known != Some(rung));
     }
@@ -359,25 +359,24 @@ impl Why {
     }
 }
 
-/// Where one event has come to stand.
+/// The outcome for one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// The event's name.
     pub event: &'static str,
-    /// The rung of ours that holds, if any.
+    /// The rung in use, if any.
     pub rung: Option<Rung>,
     hook: &'static str,
-    /// Why not a better rung.
+    /// Why no better rung is used.
     why: Why,
 }
 
 impl Standing {
-    /// A probe tells of ARP: no socket has to.
+    /// Whether a probe reports ARP, so that no socket has to.
     fn is_above_the_watch(&self) -> bool {
         self.event == ARP_CLAIM && self.rung.is_some_and(|rung| rung != Rung::Socket)
     }
 
-    /// The watch was asked for beside it, and this is why it is not there, if it is not.
+    /// Records why the socket, which was requested in addition, could not be opened, if so.
     fn lacks_the_watch(&mut self, refused: Option<Reason>) {
         if let Some(reason) = refused {
             tracing::warn!(%reason, "probes: ARP on the host's links is not heard");
@@ -386,7 +385,7 @@ impl Standing {
     }
 }
 
-/// Tries every event's ways. Nothing in here is fatal: what the kernel refuses is noted.
+/// Tries the ways of every event. No error is fatal: refusals are recorded.
 pub(super) fn climb(loader: &mut Loader<'_>, settings: &Settings) -> Vec<Standing> {
     let mut forbid = settings.forbid.clone();
     if settings.watch == Watch::Off {
@@ -432,18 +431,18 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
     Standing { event: event.name, rung: None, hook: "", why }
 }
 
-/// The kinds of records that an event makes.
+/// The kinds of records that an event's programs write.
 pub(super) fn kinds(event: &str) -> &'static [u16] {
     EVENTS.iter().find(|one| one.name == event).map_or(&[], |one| one.kinds)
 }
 
-/// The names of all events.
 #[cfg(test)]
 pub(crate) fn event_names() -> impl Iterator<Item = &'static str> {
     EVENTS.iter().map(|event| event.name)
 }
 
-/// As `doctor` shows it; `seen` counts the events of each kind, `lost` those that were not told.
+/// The report for `doctor`. `seen` is the number of events of a kind, `lost` the number of those that were not
+/// reported.
 pub(super) fn report(
     standings: &[Standing],
     seen: &dyn Fn(u16) -> u64,
@@ -482,7 +481,7 @@ pub(super) fn report(
         .collect()
 }
 
-/// What is not told although a program is attached, and what tells it instead.
+/// Explains that a program is attached but does not report, and what reports the event instead.
 fn unseen(event: &Event, proof: &contract::Proof) -> Option<String> {
     let (rung, hook) = event.fallback;
     let what = proof.why.as_deref().filter(|_| proof.verdict == "not-seen")?;
@@ -496,7 +495,7 @@ fn join(one: Option<String>, other: Option<String>) -> Option<String> {
     (!both.is_empty()).then(|| both.join("; "))
 }
 
-/// The same events when no program at all can be loaded, because of `reason`.
+/// The report if no program at all can be loaded, because of `reason`.
 pub(super) fn unavailable(reason: &str) -> Vec<contract::Probe> {
     EVENTS.iter().map(|event| fallen(event, Some(reason.to_owned()))).collect()
 }

@@ -1,6 +1,6 @@
-//! What the kernel half itself has to say (aya-log), passed on to the daemon's log.
+//! Passes log messages of the kernel half (aya-log) to the daemon's log.
 
-/// Errors of the kernel half are warnings here: something is seen less well, nothing has stopped.
+/// Errors of the kernel half are logged as warnings: the daemon observes less, but nothing has stopped.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ToTracing;
 

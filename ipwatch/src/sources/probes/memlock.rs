@@ -1,15 +1,15 @@
-//! Room for maps and programs before Linux 5.11.
+//! Raises RLIMIT_MEMLOCK for maps and programs before Linux 5.11.
 //!
-//! Until then they count against RLIMIT_MEMLOCK, all of a user's together, whatever its capabilities
-//! (`bpf_charge_memlock`, kernel/bpf/syscall.c), and the default of 64 KiB holds not even one ring buffer. Later they
-//! count against the memory cgroup, and the limit is nobody's concern.
+//! Before that version they count against RLIMIT_MEMLOCK, all of a user's together, whatever its capabilities
+//! (`bpf_charge_memlock`, kernel/bpf/syscall.c); the default of 64 KiB is less than one ring buffer. Since then they
+//! count against the memory cgroup instead.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The first kernel that does not ask.
+/// The first kernel version that does not check the limit.
 const UNASKED: (u32, u32) = (5, 11);
 
-/// Raises the limit where it counts. The limit that stands in the way, in bytes, if it cannot be raised.
+/// Raises the limit if it counts. If that fails, returns the limit in bytes.
 pub(super) fn raise() -> Option<u64> {
     let counts = release(rustix::system::uname().release().to_str().unwrap_or_default())
         .is_some_and(|release| release < UNASKED);

@@ -1,29 +1,29 @@
-//! Which members of which kernel structs the programs read, and what is off when one is missing.
+//! Which members of kernel structs the programs read, and which programs need which of them.
 
 use super::btf::{BtfError, Place, Structs};
 use ipwatch_common::MISSING;
 
-/// A global of the kernel half, and the member whose offset it takes: the first of the alternatives
-/// that this kernel has.
+/// A global of the kernel half, and the member whose offset it is set to: the first of the alternatives that this
+/// kernel has.
 struct Member {
     global: &'static str,
     read: Read,
     alternatives: &'static [(&'static str, &'static str)],
 }
 
-/// How the kernel half reads a member, in bytes.
+/// How the kernel half reads a member; sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Read {
-    /// All of it.
+    /// The whole member.
     Whole(u32),
-    /// What it begins with: a part of an array, or the lower half of a number.
+    /// Its beginning: a part of an array, or the lower half of a number.
     First(u32),
-    /// Only where it is: it contains what is wanted, or is an array without a length.
+    /// Only its offset is used: it contains what is wanted, or is an array without a length.
     Place,
 }
 
 impl Read {
-    /// Whether a member of this kernel can be read so.
+    /// Whether a member of this size can be read that way.
     fn suits(self, place: Place) -> bool {
         match self {
             Read::Whole(size) => place.size == size,
@@ -41,7 +41,7 @@ const fn member(
     Member { global, read, alternatives }
 }
 
-/// The names are those of `ipwatch-ebpf/src/offsets.rs`.
+/// The names of globals are those in `ipwatch-ebpf/src/offsets.rs`.
 const MEMBERS: &[Member] = &[
     member("TASK_PID", Read::Whole(4), &[("task_struct", "pid")]),
     member("TASK_TGID", Read::Whole(4), &[("task_struct", "tgid")]),
@@ -62,7 +62,7 @@ const MEMBERS: &[Member] = &[
     member("TASK_PENDING", Read::Whole(8), &[("task_struct", "pending.signal")]),
     member("TASK_SIGNAL", Read::Whole(8), &[("task_struct", "signal")]),
     member("TASK_SIGHAND", Read::Whole(8), &[("task_struct", "sighand")]),
-    // With CONFIG_SCHED_INFO.
+    // Needs CONFIG_SCHED_INFO.
     member("TASK_ARRIVAL", Read::Whole(8), &[("task_struct", "sched_info.last_arrival")]),
     member("SIGNAL_LIVE", Read::Whole(4), &[("signal_struct", "live")]),
     member("SIGNAL_SHARED_PENDING", Read::Whole(8), &[("signal_struct", "shared_pending.signal")]),
@@ -78,7 +78,7 @@ const MEMBERS: &[Member] = &[
     // Since 5.14 for every netns.
     member("NET_COOKIE", Read::Whole(8), &[("net", "net_cookie")]),
     member("NET_INODE", Read::Whole(4), &[("net", "ns.inum")]),
-    // Renamed in 6.18; before 5.16 it was the netns's own.
+    // Renamed in 6.18; before 5.16 it was a member of the netns itself.
     member(
         "NET_REFS",
         Read::Whole(4),
@@ -152,11 +152,12 @@ const MEMBERS: &[Member] = &[
 ];
 
 /// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `TASK_SIGHAND`,
-/// `SIGNAL_EXEC_TASK`, `SIGNAL_THREADS`, `SIGHAND_ACTION`, `NET_COOKIE`, `NET_REFS` and those on the way from a file to its directory are in none: without them less is told, and nothing wrongly.
+/// `SIGNAL_EXEC_TASK`, `SIGNAL_THREADS`, `SIGHAND_ACTION`, `NET_COOKIE`, `NET_REFS` and those on the way from a file to
+/// its directory are in none of them: without these, less is reported, but nothing wrong.
 pub(super) mod need {
-    /// To say which netns something is in.
+    /// To identify a netns.
     pub(in super::super) const NETNS: &[&str] = &["NET_INODE"];
-    /// To say which task it is and where it stands.
+    /// To identify a task and its state.
     pub(in super::super) const TASK: &[&str] = &[
         "NET_INODE",
         "NSPROXY_NET",
@@ -173,8 +174,8 @@ pub(super) mod need {
         "SIGNAL_FLAGS",
         "SIGNAL_SHARED_PENDING",
     ];
-    /// Runs of plugins. Without the members that lead from a program's file to its directory, a plugin
-    /// is known by its path alone.
+    /// Runs of plugins. Without the members that lead from a program's file to its directory, a plugin is recognised
+    /// only by its path.
     pub(in super::super) const CALL: &[&str] = &[
         "TASK_TGID",
         "TASK_START",
@@ -191,7 +192,7 @@ pub(super) mod need {
         "TASK_EXIT_CODE",
         "SIGNAL_FLAGS",
         "SIGNAL_EXIT_CODE",
-        // Who runs it, and whose it is: unread, both would pass for root.
+        // Who runs the plugin, and who owns it: if these were not read, both would look like root.
         "TASK_CRED",
         "CRED_UID",
         "CRED_EFFECTIVE",
@@ -200,7 +201,6 @@ pub(super) mod need {
         "INODE_UID",
         "INODE_MODE",
     ];
-    /// IPv4 addresses.
     pub(in super::super) const IPV4: &[&str] = &[
         "NET_INODE",
         "DEVICE_NET",
@@ -213,7 +213,6 @@ pub(super) mod need {
         "IFA4_SCOPE",
         "IFA4_FLAGS",
     ];
-    /// IPv6 addresses.
     pub(in super::super) const IPV6: &[&str] = &[
         "NET_INODE",
         "DEVICE_NET",
@@ -225,9 +224,8 @@ pub(super) mod need {
         "IFA6_PREFIX_LEN",
         "IFA6_FLAGS",
     ];
-    /// Devices.
     pub(in super::super) const DEVICE: &[&str] = &["NET_INODE", "DEVICE_NET", "DEVICE_INDEX"];
-    /// Claims of an IP.
+    /// ARP claims of an IP.
     pub(in super::super) const CLAIM: &[&str] = &[
         "NET_INODE",
         "DEVICE_NET",
@@ -274,12 +272,11 @@ pub(super) mod need {
     ];
 }
 
-/// The offsets of this kernel.
 #[derive(Debug)]
 pub(super) struct Offsets(Vec<(&'static str, u32)>);
 
 impl Offsets {
-    /// Reads them out of the kernel's BTF.
+    /// Reads the offsets from the kernel's BTF.
     pub(super) fn read(btf: &[u8]) -> Result<Self, BtfError> {
         let names = MEMBERS.iter().flat_map(|member| member.alternatives).map(|(name, _)| *name);
         let structs = Structs::find(btf, names)?;
@@ -301,7 +298,7 @@ impl Offsets {
         self.0.iter().map(|(global, offset)| (*global, offset))
     }
 
-    /// The first needed member that this kernel does not have, as C would name it.
+    /// The first needed member that this kernel does not have, in C notation.
     pub(super) fn lacking(&self, needed: &[&str]) -> Option<String> {
         let lacks = |global: &&&str| {
             self.0.iter().any(|(name, offset)| name == *global && *offset == MISSING)
@@ -353,7 +350,7 @@ mod tests {
         assert_eq!(offsets.lacking(&["NET_INODE", "NET_LIST"]).as_deref(), Some("net.list"));
     }
 
-    /// The kernel that runs the tests is one of those it must work on.
+    /// The kernel that runs the tests must have every member.
     #[test]
     fn this_kernel_has_every_member() {
         let path = std::path::Path::new(super::super::BTF_PATH);

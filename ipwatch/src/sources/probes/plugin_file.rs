@@ -1,7 +1,8 @@
-//! Whether the file of a CNI plugin can be changed by nobody but root.
+//! Whether only root can change the file of a CNI plugin.
 //!
-//! The kernel half looks at the file that runs. Of a script that is its interpreter, and of a link it does not see
-//! the way: so the path is gone here too, one entry at a time, as the kernel goes it (`link_path_walk`).
+//! The kernel half checks the file that is executed. For a script that is the interpreter, and links on the path are
+//! not visible to it. Therefore the path is also walked here, one component at a time, as the kernel does
+//! (`link_path_walk`).
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -12,20 +13,20 @@ use std::path::{Component, Path, PathBuf};
 use crate::fact::SourceName;
 use crate::reading::{self, Readings};
 
-/// Links that are followed on one way (`MAXSYMLINKS`, include/linux/namei.h).
+/// Maximum number of symlinks followed on one path (`MAXSYMLINKS`, include/linux/namei.h).
 const MOST_LINKS: usize = 40;
 
-/// Whom it concerns that a path does not answer.
+/// The source for which a path that hangs is reported.
 const SOURCE: &str = SourceName::Probes.as_str();
 
-/// What a path shows.
+/// Result of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum File {
-    /// Nobody but root can change what is there.
+    /// Only root can change the file.
     Roots,
-    /// Somebody else can.
+    /// Another user can change it.
     Others,
-    /// It is not to be seen from here: it is gone, or in a mount namespace of somebody else.
+    /// The file is not visible from here: it is gone, or in another mount namespace.
     Unseen,
 }
 
@@ -33,12 +34,13 @@ thread_local! {
     static READINGS: RefCell<Option<Readings>> = const { RefCell::new(None) };
 }
 
-/// Has the calling thread leave a look behind that hangs: what is looked at may lie on a file system that is dead.
+/// From now on the calling thread checks files on a thread of their own, which is left behind if it hangs: a file may
+/// be on a dead file system.
 pub(super) fn leave_behind(readings: Readings) {
     READINGS.set(Some(readings));
 }
 
-/// Looks at a file and at everything on the way to it.
+/// Checks a file and every component of its path.
 pub(super) fn look(path: &Path) -> File {
     let own = path.to_owned();
     let looked = READINGS.with_borrow(|readings| match readings {
@@ -58,7 +60,7 @@ fn is_roots(path: &Path) -> io::Result<bool> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let _reading = reading::path(path)?;
-    // What is still to be gone, the next one last.
+    // The remaining components, the next one last.
     let mut rest = parts(path);
     let mut links = 0;
     let mut at = PathBuf::from("/");
@@ -92,7 +94,7 @@ fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The entries of a path, the last one first.
+/// The components of a path, the last one first.
 fn parts(path: &Path) -> Vec<OsString> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -104,8 +106,8 @@ fn parts(path: &Path) -> Vec<OsString> {
     parts
 }
 
-/// Whether an entry is root's alone. Nobody writes to a link, whatever its mode says; in a sticky directory nobody
-/// but root replaces what is root's (`may_delete`, fs/namei.c).
+/// Whether only root can change or replace an entry. A link cannot be written to, whatever its mode; in a sticky
+/// directory only root can replace what root owns (`may_delete`, fs/namei.c).
 fn is_safe(entry: &std::fs::Metadata) -> bool {
     let sticky = entry.is_dir() && entry.mode() & libc::S_ISVTX != 0;
     let shared = entry.mode() & (libc::S_IWGRP | libc::S_IWOTH) != 0;

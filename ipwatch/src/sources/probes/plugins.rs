@@ -1,5 +1,4 @@
-//! Tells the kernel half in which directories CNI plugins lie, and again whenever one of them is
-//! replaced.
+//! Tells the kernel half the directories of CNI plugins, and updates them when one is replaced.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -18,19 +17,19 @@ use crate::fact::SourceName;
 use crate::reading::{self, Readings, Target};
 use crate::sources::ready::ready;
 
-/// What `doctor` names where a directory does not answer.
+/// The source that `doctor` names if a directory hangs.
 const SOURCE: &str = SourceName::Probes.as_str();
 
 /// The directories, as the kernel half knows them.
 pub struct PluginDirs {
     map: BpfMap<MapData, DirKey, u8>,
     directories: Vec<PathBuf>,
-    /// What was found out of each. It stands for as long as the directory does not answer.
+    /// The last keys found for each directory. They stay valid while the directory hangs.
     found: Found,
     told: BTreeSet<DirKey>,
 }
 
-/// The names of each directory that answers.
+/// The keys of each directory that answers.
 type Found = BTreeMap<PathBuf, BTreeSet<DirKey>>;
 
 impl std::fmt::Debug for PluginDirs {
@@ -40,14 +39,14 @@ impl std::fmt::Debug for PluginDirs {
 }
 
 impl PluginDirs {
-    /// Tells them by their paths. No directory is touched: one may lie on a file system that hangs.
+    /// Registers the directories by their paths. No directory is accessed: one may be on a file system that hangs.
     pub(super) fn new(map: BpfMap<MapData, DirKey, u8>, directories: Vec<PathBuf>) -> Self {
         let mut dirs = Self { map, directories, found: Found::new(), told: BTreeSet::new() };
         dirs.tell(Found::new());
         dirs
     }
 
-    /// Makes the kernel half's list what it should be. The new ones first: no plugin is missed.
+    /// Updates the kernel half's list. New keys are inserted before old ones are removed, so that no plugin is missed.
     fn tell(&mut self, found: Found) {
         self.found.extend(found);
         let by_path = self.directories.iter().map(|directory| of_path(directory));
@@ -61,17 +60,17 @@ impl PluginDirs {
             }
         }
         for key in self.told.difference(&keys) {
-            // Not there is what was wanted.
+            // An error only means that the key was not there.
             let _ = self.map.remove(key);
         }
         self.told = keys;
     }
 
-    /// Follows the directories for ever. Where one of them hangs in the kernel, another follower takes over and leaves
-    /// that one out until it answers.
+    /// Follows the directories until it fails. If one of them hangs in the kernel, a new follower takes over and leaves
+    /// that directory out until it answers.
     ///
     /// # Errors
-    /// inotify breaks. What was told last stays, and the next run begins with all of it.
+    /// inotify fails. The kernel half keeps the last keys, and the next run starts by reading everything.
     pub async fn follow(&mut self, readings: &Readings) -> io::Result<()> {
         loop {
             let hangs = self.until_one_hangs(readings).await?;
@@ -88,7 +87,7 @@ impl PluginDirs {
         let readable = ready(fd, Interest::READABLE)?;
         let mut anew = true;
         loop {
-            // Off the async worker: a directory may lie on a file system that is slow.
+            // Off the async worker: a directory may be on a slow file system.
             let work = move || follower.turn(anew).map(|found| (follower, found));
             let found;
             (follower, found) = match reading::unblocked(readings, SOURCE, work).await? {
@@ -103,18 +102,18 @@ impl PluginDirs {
                     guard?.clear_ready();
                     false
                 }
-                // What was left out may be read now.
+                // A directory that was left out may answer again.
                 _ = returns.changed() => true,
             };
         }
     }
 }
 
-/// Every name by which the kernel half may meet this directory: its path as written, its path without links, and what
-/// `stat` says it is. (btrfs makes up the device; the paths remain.)
+/// Every key by which the kernel half may recognise this directory: its path as written, its path without links, and
+/// its device and inode. (btrfs reports a made-up device; the path keys still work.)
 ///
 /// # Errors
-/// It hangs.
+/// The directory hangs.
 fn keys(directory: &Path) -> io::Result<BTreeSet<DirKey>> {
     let _reading = reading::path(directory)?;
     let mut keys = BTreeSet::from([of_path(directory)]);
@@ -128,12 +127,12 @@ fn keys(directory: &Path) -> io::Result<BTreeSet<DirKey>> {
 }
 
 fn of_path(path: &Path) -> DirKey {
-    // As libcni joins it with a plugin's name: without a slash at its end or two in a row.
+    // libcni joins it with a plugin's name: without a trailing slash or double slashes.
     let path: PathBuf = path.components().collect();
     [PATH_KEY, path_key(path.as_os_str().as_bytes())]
 }
 
-/// `s_dev` (`MKDEV`, include/linux/kdev_t.h) of what `stat` gives.
+/// Converts a device number from `stat` to `s_dev` (`MKDEV`, include/linux/kdev_t.h).
 fn device(dev: u64) -> u64 {
     u64::from(libc::major(dev)) << 20 | u64::from(libc::minor(dev))
 }
@@ -141,7 +140,7 @@ fn device(dev: u64) -> u64 {
 struct Follower {
     directories: Vec<PathBuf>,
     inotify: Inotify,
-    /// Directories on the way to those of the plugins, and the names that lead there.
+    /// Watched directories on the path to the plugin directories, and the names that lead there.
     ways: HashMap<WatchDescriptor, BTreeSet<OsString>>,
 }
 
@@ -150,14 +149,14 @@ impl Follower {
         Ok(Self { directories, inotify: Inotify::init()?, ways: HashMap::new() })
     }
 
-    /// Reads what has queued; when the way to a directory may have changed, goes it again and says what it found.
+    /// Reads the queued events. If the path to a directory may have changed, walks it again and returns what was found.
     fn turn(&mut self, anew: bool) -> io::Result<Option<Found>> {
         let changed = self.has_changed()?;
         if !(anew || changed || self.ways.is_empty()) {
             return Ok(None);
         }
         self.arm();
-        // After the watches: what changes from now on is told.
+        // After the watches are set, so that later changes are reported.
         let found = |directory: &PathBuf| Some((directory.clone(), keys(directory).ok()?));
         Ok(Some(self.directories.iter().filter_map(found).collect()))
     }
@@ -183,11 +182,11 @@ impl Follower {
 
     fn arm(&mut self) {
         for (watch, _) in self.ways.drain() {
-            // Fails when the kernel has taken it away itself.
+            // Fails if the kernel has already removed the watch.
             let _ = self.inotify.watches().remove(watch);
         }
         for directory in self.directories.clone() {
-            // One that hangs is watched again once it answers.
+            // A directory that hangs is watched again once it answers.
             let Ok(_reading) = reading::path(&directory) else { continue };
             if let Ok(resolved) = std::fs::canonicalize(&directory) {
                 self.arm_one(&resolved);
@@ -204,7 +203,7 @@ impl Follower {
             | WatchMask::ONLYDIR;
         let mut below = directory;
         for above in directory.ancestors().skip(1) {
-            // One that is not there is told of by the one above it.
+            // If a directory is missing, the watch of its parent reports its creation.
             if let Ok(watch) = self.inotify.watches().add(above, mask)
                 && let Some(name) = below.file_name()
             {

@@ -1,4 +1,4 @@
-//! Reading the ring buffers and counting what did not fit.
+//! Reads the ring buffers and counts records that did not fit.
 
 use std::fmt;
 use std::io;
@@ -18,35 +18,34 @@ use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
 
-/// Facts handed over at a time: the map is never held up for long, and memory is bounded.
+/// Maximum number of facts sent at a time, so that the map is not blocked for long and memory is bounded.
 const BATCH: usize = 512;
 
-/// Facts about calls that wait while the map is busy, which costs memory only then: a minute of 50 calls
-/// a second.
+/// Maximum number of facts about calls that wait while the map is busy: more than a minute of 50 calls a second. They use
+/// memory only then.
 const WAITING: usize = 8192;
 
-/// Events that were lost because nobody read them in time. Each number only ever grows.
+/// Number of events that were lost because the ring buffer was full. The numbers only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// Netns made or torn down: walk the netns again.
+    /// Netns created or torn down. Walk the netns again.
     pub netns: u64,
-    /// Tasks: take a new task snapshot.
+    /// Task events. Take a new task snapshot.
     pub tasks: u64,
-    /// Addresses and devices: dump them again.
+    /// Addresses and devices. Dump them again.
     pub addresses: u64,
-    /// Neighbours: dump them again.
+    /// Neighbours. Dump them again.
     pub neighbours: u64,
-    /// Runs of CNI plugins: nothing tells of them again.
+    /// Runs of CNI plugins. They cannot be read again.
     pub calls: u64,
-    /// Claims of an IP: the next packet tells of it again.
+    /// Claims of an IP. The next packet repeats the claim.
     pub claims: u64,
-    /// Neighbour updates and claims that the kernel half held back, because there were too many in one
-    /// second.
+    /// Neighbour updates and claims that the kernel half suppressed, because there were too many in one second.
     pub suppressed: u64,
 }
 
 impl Losses {
-    /// Takes over what is more. Whether anything was.
+    /// Takes the maximum of each number. Returns whether any grew.
     fn raise(&mut self, other: Self) -> bool {
         let before = *self;
         let Self { netns, tasks, addresses, neighbours, calls, claims, suppressed } = self;
@@ -61,17 +60,14 @@ impl Losses {
     }
 }
 
-/// The live end of the probes: two ring buffers, each with a reader of its own. Losses are told through
-/// [`super::Probes::losses`].
+/// The live events: two ring buffers, each with its own reader. Losses are reported through [`super::Probes::losses`].
 #[derive(Debug)]
 pub struct Events {
-    /// All but runs of CNI plugins.
+    /// Everything except runs of CNI plugins.
     pub events: Reader,
-    /// Runs of CNI plugins.
     pub calls: Calls,
 }
 
-/// The runs of CNI plugins.
 #[derive(Debug)]
 pub struct Calls(Arc<AsyncMutex<Reader>>);
 
@@ -92,7 +88,7 @@ impl Events {
 
 #[cfg(test)]
 impl Events {
-    /// Both, until the receiving end of `emit` goes away.
+    /// Runs both until the receiver of `emit` is closed.
     pub(in crate::sources) async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
         let Self { mut events, calls } = self;
         tokio::try_join!(events.run(&emit), calls.run(&emit, &readings)).map(|_| ())
@@ -100,14 +96,14 @@ impl Events {
 }
 
 impl Calls {
-    /// Turns records into facts until the receiving end of `emit` goes away.
+    /// Turns records into facts until the receiver of `emit` is closed.
     ///
     /// # Errors
-    /// The ring buffer cannot be polled, or not on a thread of its own. What it holds is there for the next run.
+    /// The ring buffer cannot be polled, or the thread cannot be started. Unread records remain for the next run.
     pub async fn run(&self, emit: &Emit, readings: &Readings) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
         let ended = on_a_thread(Arc::clone(&self.0), sender, readings.clone(), emit.claims())?;
-        // It ends when the thread does, with all that the thread has read.
+        // Returns when the thread has ended and all that it has read was sent.
         hand_over(waiting, emit).await;
         ended.await.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
     }
@@ -120,10 +116,10 @@ pub(super) struct Rings {
     pub(super) untold: Untold,
 }
 
-/// Ends of runs that the ring buffer had no room for.
+/// Ends of runs that did not fit into the ring buffer.
 pub(super) type Untold = HashMap<MapData, CallKey, [u8; CallEndRecord::SIZE]>;
 
-/// Where facts go.
+/// Where a reader sends facts.
 enum Out<'a> {
     Map(&'a Emit),
     Waiting(mpsc::Sender<Fact>),
@@ -143,8 +139,9 @@ impl Out<'_> {
     }
 }
 
-/// Reads the calls on a thread of their own: while the map works, nothing else runs on the daemon's one
-/// thread, and on a busy node that may take longer than the ring buffer holds. What came of it is told at the end.
+/// Reads the calls on a thread of their own: while the map works, nothing else runs on the daemon's only thread, and on
+/// a busy node that can last longer than the ring buffer has room for. The receiver gets the result when the thread
+/// ends.
 fn on_a_thread(
     calls: Arc<AsyncMutex<Reader>>,
     sender: mpsc::Sender<Fact>,
@@ -154,7 +151,7 @@ fn on_a_thread(
     let runtime = calls_runtime()?;
     let read = async move {
         let closed = sender.clone();
-        // The thread before this one has let go of it, or is about to.
+        // The previous thread has released the lock, or is about to.
         let mut calls = calls.lock().await;
         tokio::select! {
             read = calls.read(Out::Waiting(sender), &claims) => read,
@@ -164,7 +161,7 @@ fn on_a_thread(
     let (done, ended) = oneshot::channel();
     let work = move || {
         plugin_file::leave_behind(readings);
-        // Nobody waits any more: the daemon is going down.
+        // Fails if there is no receiver any more: the daemon is shutting down.
         let _ = done.send(runtime.block_on(read));
     };
     let thread = std::thread::Builder::new().name("ipwatch-calls".to_owned());
@@ -172,7 +169,7 @@ fn on_a_thread(
     Ok(ended)
 }
 
-/// With timers: what is read waits for the canary ([`Claims::settled`]).
+/// With timers, because records wait for the canary ([`Claims::settled`]).
 fn calls_runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()
 }
@@ -186,15 +183,14 @@ async fn hand_over(mut waiting: mpsc::Receiver<Fact>, emit: &Emit) {
     }
 }
 
-/// One ring buffer.
 pub struct Reader {
     ring: RingBuf<MapData>,
     untold: Option<Untold>,
     counters: Arc<Counters>,
     lost: Arc<Lost>,
-    /// [`Counts::drops`] when it was looked at last.
+    /// The value of [`Counts::drops`] at the last check.
     drops: u64,
-    /// Ends that were found beside the ring buffer: theirs is the place after all that is in it.
+    /// Ends of runs that were found outside the ring buffer. They are sent after everything in the ring buffer.
     late: Vec<Fact>,
 }
 
@@ -205,19 +201,19 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Turns records into facts until the receiving end of `emit` goes away.
+    /// Turns records into facts until the receiver of `emit` is closed.
     ///
     /// # Errors
-    /// The ring buffer cannot be polled. What it holds is there for the next run.
+    /// The ring buffer cannot be polled. Unread records remain for the next run.
     pub async fn run(&mut self, emit: &Emit) -> io::Result<()> {
         self.read(Out::Map(emit), &emit.claims()).await
     }
 
-    /// Reads it until nobody listens.
+    /// Reads until the receiver is closed.
     async fn read(&mut self, out: Out<'_>, claims: &Claims) -> io::Result<()> {
         // SAFETY: the ring buffer owns its map's fd and lives longer than this borrow of it.
         let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
-        // A second fd, so that the ring buffer outlasts a registration that fails.
+        // A duplicate fd, so that the ring buffer survives a failed registration.
         let readable = ready(fd.try_clone_to_owned()?, Interest::READABLE)?;
         loop {
             claims.settled().await;
@@ -262,7 +258,7 @@ fn decode(record: &[u8], counters: &Counters, claims: &Claims, facts: &mut Vec<F
     }
 }
 
-/// Takes the ends out, the oldest first.
+/// Removes the stored ends and returns them, the oldest first.
 fn take(untold: &mut Untold, counters: &Counters, claims: &Claims) -> Vec<Fact> {
     let keys: Vec<CallKey> = untold.keys().filter_map(Result::ok).collect();
     let mut facts = Vec::with_capacity(keys.len());
@@ -276,14 +272,14 @@ fn take(untold: &mut Untold, counters: &Counters, claims: &Claims) -> Vec<Fact> 
     facts
 }
 
-/// What did not fit.
+/// Records that did not fit.
 pub(super) struct Lost {
     pub(super) counts: Arc<Counts>,
     pub(super) losses: watch::Sender<Losses>,
 }
 
 impl Lost {
-    /// Whether something did not fit since `drops` was; what was lost thereby is told.
+    /// Whether records were lost since the last check, whose count is in `drops`. If so, updates `losses`.
     pub(super) fn is_news(&self, drops: &mut u64) -> bool {
         match self.counts.drops() {
             Ok(now) if now == *drops => return false,
@@ -292,7 +288,7 @@ impl Lost {
         }
         match self.counts.read() {
             Ok(losses) => {
-                // Two threads tell: the numbers only grow, and an older reading is no news.
+                // Two threads update it. The numbers only grow, so an older reading changes nothing.
                 self.losses.send_if_modified(|told| told.raise(losses));
             }
             Err(error) => tracing::warn!(%error, "probes: the loss counters cannot be read"),
@@ -301,7 +297,6 @@ impl Lost {
     }
 }
 
-/// The kernel half's counters.
 pub(super) struct Counts {
     pub(super) drops: PerCpuArray<MapData, u64>,
     pub(super) dropped: PerCpuArray<MapData, u64>,
@@ -310,18 +305,18 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Grows when something did not fit: one number to look at.
+    /// A single number that grows when a record did not fit.
     fn drops(&self) -> Result<u64, MapError> {
         sum(&self.drops, 0)
     }
 
-    /// Records of one kind that were not told.
+    /// Number of records of one kind that were dropped or suppressed.
     pub(super) fn of(&self, kind: u16) -> u64 {
         let count = |counters| sum(counters, u32::from(kind)).unwrap_or_default();
         count(&self.dropped) + count(&self.suppressed)
     }
 
-    /// Events of one kind that the kernel half counted.
+    /// Number of events of one kind that the kernel half counted.
     pub(super) fn seen(&self, kind: u16) -> u64 {
         sum(&self.seen, u32::from(kind)).unwrap_or_default()
     }

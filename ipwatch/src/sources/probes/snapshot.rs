@@ -1,4 +1,4 @@
-//! What is there already, read out of the kernel in one go.
+//! Snapshots of what already exists, read from the kernel in one pass.
 
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use super::log::ToTracing;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, Scope};
 
-/// One chunk of the walk's result, as bytes.
+/// One chunk of the netns walk's result, as bytes.
 type Chunk = [u8; WALK_CHUNK * <Netns as Wire>::SIZE];
 type WalkEnd = [u8; <WalkResult as Wire>::SIZE];
 
-/// Times that a walk is taken again when the list changed under it.
+/// How often a walk is tried if the list changes during it.
 const WALKS: u32 = 3;
-/// Facts of one snapshot. More are cut off and the snapshot is marked as not complete.
+/// Maximum number of facts in one snapshot. A longer one is cut and marked as incomplete.
 const MOST: usize = 1 << 18;
 
 /// Why there is no snapshot.
@@ -29,26 +29,24 @@ pub enum SnapshotError {
     /// The kernel refused the program when the probes were loaded; `doctor` shows why.
     #[error("this kernel refused the program {0}")]
     Refused(&'static str),
-    /// It was loaded, and cannot be run.
+    /// The program is loaded, but cannot be run.
     #[error("the program does not run")]
     Program(#[from] ProgramError),
-    /// It cannot be attached to a file.
+    /// The iterator cannot be attached to a file.
     #[error("the iterator gives no file")]
     Link(#[from] aya::programs::links::LinkError),
-    /// Its result cannot be read.
     #[error("its result cannot be read")]
     Map(#[from] MapError),
-    /// There is more than is read.
+    /// There are more records than the limit.
     #[error("it has more to say than is read")]
     Truncated,
-    /// Its output cannot be read.
     #[error("its output cannot be read")]
     Read(#[from] io::Error),
 }
 
-/// Takes snapshots. It blocks for some milliseconds: use it from a thread of its own.
+/// Takes snapshots. It blocks for some milliseconds and needs its own thread.
 pub struct Snapshots {
-    /// Owns every program and its attachment: shared with `Probes`, which keeps them alive.
+    /// Owns every program and its attachment. Shared with `Probes`, which also keeps them alive.
     pub(super) ebpf: Arc<Mutex<Ebpf>>,
     pub(super) walk: Array<MapData, Chunk>,
     pub(super) walk_end: Array<MapData, WalkEnd>,
@@ -62,8 +60,8 @@ impl std::fmt::Debug for Snapshots {
 }
 
 impl Snapshots {
-    /// Every netns of `net->list`: alive, or waiting for its teardown ([`Observation::NetnsDying`]). One
-    /// whose teardown runs is not on the list.
+    /// Every netns on `net->list`: alive, or waiting for its teardown ([`Observation::NetnsDying`]). A netns whose
+    /// teardown has started is not on the list.
     ///
     /// # Errors
     /// [`SnapshotError`].
@@ -102,8 +100,8 @@ impl Snapshots {
         Ok(end.complete == 1)
     }
 
-    /// Every task outside the host's netns. A thread whose leader is in the same netns is left out,
-    /// unless it is exiting or killed.
+    /// Every task outside the host's netns. A thread whose leader is in the same netns is left out, unless it is
+    /// exiting or killed.
     ///
     /// # Errors
     /// [`SnapshotError`].
@@ -111,7 +109,7 @@ impl Snapshots {
         let mut dump = Dump::begin(Scope::Tasks);
         let file = self.open("it_task")?;
         let complete =
-            // Those that our pid namespace does not show could only be taken for others.
+            // A task without a number in our pid namespace could only be mistaken for another one.
             read_records::<TaskRecord>(file, |record| {
                 !events::is_shown(&record) || dump.say(events::task_seen(&record))
             })?;
@@ -127,7 +125,7 @@ impl Snapshots {
         let file = self.open("it_file")?;
         let mut outside = false;
         let complete =
-            // Somebody outside of our pid namespace holds one, who cannot be named.
+            // The holder is outside our pid namespace and cannot be named.
             read_records::<FileRecord>(file, |record| match record.pid {
                 0 => {
                     outside = true;
@@ -143,7 +141,7 @@ impl Snapshots {
     }
 }
 
-/// A fresh pass of an iterator.
+/// Starts a new pass of an iterator.
 fn open(ebpf: &Mutex<Ebpf>, name: &'static str) -> Result<std::fs::File, SnapshotError> {
     let mut ebpf = ebpf.lock().unwrap_or_else(PoisonError::into_inner);
     let program: &mut Iter = loaded(&mut ebpf, name)?;
@@ -151,7 +149,7 @@ fn open(ebpf: &Mutex<Ebpf>, name: &'static str) -> Result<std::fs::File, Snapsho
     Ok(program.take_link(link)?.into_file()?)
 }
 
-/// Every task of a group in the kernel half's table of those on their way out that still holds a netns.
+/// Every task that still holds a netns, of the groups in the kernel half's table of exiting groups.
 pub(super) fn leaving(ebpf: &Mutex<Ebpf>) -> Result<Vec<TaskRecord>, SnapshotError> {
     let mut members = Vec::new();
     let complete = read_records::<TaskRecord>(open(ebpf, "it_leaving")?, |record| {
@@ -160,7 +158,7 @@ pub(super) fn leaving(ebpf: &Mutex<Ebpf>) -> Result<Vec<TaskRecord>, SnapshotErr
         }
         members.len() < MOST
     })?;
-    // Of a group that was not met nothing would be known.
+    // An incomplete pass proves nothing about a group without a record.
     if complete { Ok(members) } else { Err(SnapshotError::Truncated) }
 }
 
@@ -190,7 +188,7 @@ impl Dump {
         dump
     }
 
-    /// Says one thing; false when there is no more room.
+    /// Adds an observation. Returns false when the limit is reached.
     fn say(&mut self, what: Observation) -> bool {
         self.facts.push(Fact { at: self.at, origin: Origin::Snapshot, what });
         self.facts.len() < MOST
@@ -208,7 +206,7 @@ fn netns_seen(record: &Netns) -> Observation {
     if record.refs == 0 { Observation::NetnsDying { netns } } else { Observation::Netns { netns } }
 }
 
-/// Feeds every record of an iterator to `each`, until that says no. True when all were read.
+/// Passes every record of an iterator to `each` until it returns false. Returns whether all records were read.
 fn read_records<T: Wire>(mut file: impl Read, mut each: impl FnMut(T) -> bool) -> io::Result<bool> {
     let mut buffer = vec![0; 32 << 10];
     let mut held = 0;
@@ -216,7 +214,7 @@ fn read_records<T: Wire>(mut file: impl Read, mut each: impl FnMut(T) -> bool) -
         let read = match file.read(&mut buffer[held..]) {
             Ok(0) => return Ok(held == 0),
             Ok(read) => read,
-            // bpf_seq_read() gives up after a million objects that wrote nothing: go on from there.
+            // bpf_seq_read() gives up after a million objects without output: continue from there.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -247,7 +245,7 @@ mod tests {
     use super::*;
     use ipwatch_common::MISSING;
 
-    /// Gives its bytes a few at a time.
+    /// A reader that returns a few bytes at a time.
     struct Trickle<'a>(&'a [u8], usize);
 
     impl Read for Trickle<'_> {

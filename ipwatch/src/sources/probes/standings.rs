@@ -1,5 +1,4 @@
-//! How each event stands, for as long as the probes are attached: the rung it was put on, and what the canary has shown
-//! of it since.
+//! The state of each event while the probes are attached: its rung, and what the canary has shown about it since.
 
 use std::sync::Arc;
 
@@ -9,7 +8,7 @@ use crate::clock;
 use crate::contract;
 use crate::fact::Sight;
 
-/// Shared by the probes and by who proves them.
+/// Shared by the probes and the canary.
 pub(crate) struct Standings {
     standings: Vec<ladder::Standing>,
     pub(super) counters: Arc<Counters>,
@@ -28,7 +27,7 @@ impl Standings {
         Self { standings, counters: Arc::default(), counts, proofs: Proofs::default() }
     }
 
-    /// Every event and how it is seen.
+    /// Every event and how it is observed.
     pub(crate) fn report(&self) -> Vec<contract::Probe> {
         let now = clock::now();
         let proof = |event: &str| self.proofs.of(event, now);
@@ -36,7 +35,7 @@ impl Standings {
         ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind), &proof)
     }
 
-    /// What a silence means.
+    /// Which kinds of events would be seen, so that their absence means something.
     pub(crate) fn sight(&self) -> Sight {
         Sight {
             teardown_end: self.sees("netns-teardown-end"),
@@ -47,14 +46,14 @@ impl Standings {
         }
     }
 
-    /// Tasks that come, go and move between netns are seen.
+    /// Whether tasks that start, exit and move between netns are seen.
     pub(super) fn sees_tasks(&self) -> bool {
         ["process-fork", "process-exec", "process-exit", "netns-join"]
             .iter()
             .all(|event| self.sees(event))
     }
 
-    /// A program of ours tells of it, as far as is known.
+    /// Whether a program reports the event, as far as is known.
     pub(crate) fn sees(&self, event: &str) -> bool {
         self.rung(event).is_some() && !self.proofs.is_blind(event)
     }
@@ -63,29 +62,29 @@ impl Standings {
         self.standings.iter().find(|standing| standing.event == event)?.rung
     }
 
-    /// Events that a program of ours is to tell of.
+    /// Events for which a program is attached.
     pub(crate) fn attached(&self) -> Vec<(&'static str, Rung)> {
         let attached =
             |standing: &ladder::Standing| standing.rung.map(|rung| (standing.event, rung));
         self.standings.iter().filter_map(attached).collect()
     }
 
-    /// There is any that a canary could prove. A socket hears the host's links, on which the canary sends nothing.
+    /// Whether the canary could prove any event. A socket receives only from the host's links, on which the canary
+    /// sends nothing.
     pub(crate) fn are_provable(&self) -> bool {
         self.standings.iter().any(|one| one.rung.is_some_and(|rung| rung != Rung::Socket))
     }
 
-    /// Records of an event that were not told so far.
+    /// Number of records of an event that were dropped or suppressed so far.
     pub(crate) fn lost(&self, event: &str) -> u64 {
         ladder::kinds(event).iter().map(|kind| self.counts.of(*kind)).sum()
     }
 
-    /// Events of a kind that the kernel half itself has counted, the canary's among them.
+    /// Number of events of a kind that the kernel half has counted, including the canary's.
     pub(crate) fn counted(&self, kind: u16) -> u64 {
         self.counts.seen(kind)
     }
 
-    /// What the canary has shown.
     pub(crate) fn proofs(&self) -> &Proofs {
         &self.proofs
     }

@@ -1,12 +1,12 @@
-//! What the kernel half keeps of tasks instead of telling it: tasks that are new, and thread groups that are on their
-//! way out. Both are read a moment later, so that those that come and go as they should cost next to nothing.
+//! Reads what the kernel half records about tasks in tables: new tasks, and thread groups that are exiting. Both are
+//! read a moment later, so that short-lived tasks and normal exits cost next to nothing.
 //!
-//! Nothing is read while nothing happens: the kernel half wakes the reader once, however much happens, and once more
-//! only after it has looked. No timer runs in the kernel: kprobe and raw tracepoint programs may not have one.
+//! Nothing is read while nothing happens: the kernel half wakes the reader only once, however much happens, until the
+//! reader has looked again. There is no timer in the kernel: kprobe and raw tracepoint programs cannot have one.
 //!
-//! A group that stays on its way out is looked at once it has had the time that a healthy end takes: its members
-//! that still hold a netns are told as tasks, with the time and the sender of what ends them. One that has no such
-//! member any more is told as released.
+//! A group that is still exiting after the time that a normal exit takes is examined: its members that still hold a
+//! netns are reported as tasks, with the time and the sender of the signal. A group without such a member is reported
+//! as released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,22 +31,23 @@ use crate::fact::{BootNs, Fact, Observation, Origin, Sender, Task, TaskKey};
 use crate::sources::{Closed, Emit};
 
 const MS: u64 = 1_000_000;
-/// From the first event to the look: what comes meanwhile is looked at together.
+/// Nanoseconds from the first event to the look, so that several events are handled together.
 const PAUSE: u64 = 100 * MS;
-/// A task that is younger is not told yet: most of those that end soon have ended by then.
+/// Minimum age in nanoseconds of a task that is reported: most short-lived tasks have ended by then.
 const YOUNG: u64 = 30 * MS;
-/// A thread group that is to end is left alone for so long: thousands of threads take some 100 ms.
+/// Nanoseconds that an exiting thread group is left alone: thousands of threads take about 100 ms.
 const SETTLES: u64 = 1_000 * MS;
-/// A group that was told is looked at again after so long, in case its end was not seen.
+/// Nanoseconds after which a reported group is examined again, in case its end was missed.
 const AGAIN: u64 = 30_000 * MS;
-/// Where tasks were lost all of them are read, but not more often than this.
+/// Minimum nanoseconds between two reads of all tasks after task events were lost.
 const SWEEPS: u64 = 1_000 * MS;
-/// Where no event comes, the tables are looked at all the same.
+/// The tables are read at least this often, even without an event.
 const IDLE: Duration = Duration::from_secs(30);
-/// The same task is met twice where the table changes while it is listed: the listing begins anew then.
+/// Bound on a listing, in multiples of the table size: if the table changes during a listing, the listing restarts and
+/// returns keys again.
 const REPEATS: usize = 3;
 
-/// The tables as the kernel half keeps them.
+/// The tables that the kernel half fills.
 pub(super) struct Tables {
     pub(super) ring: RingBuf<MapData>,
     pub(super) roused: Array<MapData, u32>,
@@ -55,7 +56,7 @@ pub(super) struct Tables {
     pub(super) named: HashMap<MapData, u64, u64>,
 }
 
-/// Reads them. It blocks: give it a thread of its own.
+/// Reads the tables. It blocks and needs its own thread.
 pub struct Tasks {
     tables: Tables,
     ebpf: Arc<Mutex<Ebpf>>,
@@ -65,16 +66,16 @@ pub struct Tasks {
     losses: Losses,
 }
 
-/// What was lost of tasks, as far as it is known.
+/// Lost task events.
 #[derive(Debug, Default)]
 struct Losses {
-    /// All that did not fit, when it was looked at last.
+    /// The total count of lost records at the last check.
     drops: u64,
-    /// Of these, about tasks.
+    /// Of these, records about tasks.
     tasks: u64,
-    /// When all tasks were asked for last.
+    /// When a read of all tasks was last requested.
     swept: BootNs,
-    /// They are to be asked for again.
+    /// Whether a read of all tasks must be requested.
     owed: bool,
 }
 
@@ -84,34 +85,34 @@ impl fmt::Debug for Tasks {
     }
 }
 
-/// What else the reader needs of the daemon.
+/// Requests of the reader to the daemon.
 pub trait Beside {
-    /// All tasks are to be read: some were not told for want of room.
+    /// All tasks must be read, because task events were lost.
     fn sweep(&self);
-    /// This process is to be looked at: no iterator runs here.
+    /// This process must be examined through procfs, because the iterator does not run.
     fn look(&self, pid: u32);
 }
 
-/// What is remembered of a group between two looks.
+/// The state of a group between two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Watched {
     start: u64,
     since: u64,
     news: u32,
     killed: u64,
-    /// When it is to be looked at.
+    /// When the group must be examined.
     due: BootNs,
 }
 
 impl Watched {
     fn new(entry: &Leaving) -> Self {
         let Leaving { start, since, news, ending, .. } = *entry;
-        // A leader that exits before its threads leaves them uncovered: they are told at once.
+        // A leader that exits before its threads no longer covers them, so they are reported at once.
         let due = BootNs(since).plus(if ending != 0 { SETTLES } else { YOUNG });
         Self { start, since, news, killed: 0, due }
     }
 
-    /// Takes over what has changed; something to look at brings the next look forward.
+    /// Takes over changes of the entry; a change can bring the next look forward.
     fn update(&mut self, entry: &Leaving, now: BootNs) {
         if (self.start, self.since) != (entry.start, entry.since) {
             *self = Self::new(entry);
@@ -131,16 +132,16 @@ impl Tasks {
         Self { tables, ebpf, lost, watched: BTreeMap::new(), losses: Losses::default() }
     }
 
-    /// Reads until nobody listens.
+    /// Reads until the receiver of `emit` is closed.
     ///
     /// # Errors
-    /// The ring buffer cannot be polled. What it holds is there for the next run.
+    /// The ring buffer cannot be polled. Unread records remain for the next run.
     pub fn run(&mut self, emit: &Emit, beside: &impl Beside) -> io::Result<()> {
         let claims = emit.claims();
         let mut due = None;
         loop {
             self.wait(due)?;
-            // Whose a task is, is not known before.
+            // It is not known earlier whether a task is the canary's.
             claims.settled_blocking();
             let mut facts = Vec::new();
             let now = clock::now();
@@ -180,7 +181,7 @@ impl Tasks {
         emit.send_blocking(facts)
     }
 
-    /// Until there is something to read, or `due`.
+    /// Waits until the ring buffer is readable, or until `due`.
     fn wait(&self, due: Option<BootNs>) -> io::Result<()> {
         let pause = due.map(|due| Duration::from_nanos(due.since(clock::now()))).unwrap_or(IDLE);
         // SAFETY: the ring buffer owns its map's fd and lives longer than this borrow of it.
@@ -195,7 +196,7 @@ impl Tasks {
         }
     }
 
-    /// Reads the ring buffer empty. Whether it was a call to look at the tables.
+    /// Empties the ring buffer. Returns whether a record asked to read the tables.
     fn drain(&mut self, claims: &Claims, facts: &mut Vec<Fact>) -> bool {
         let mut roused = false;
         while !claims.is_held()
@@ -210,7 +211,7 @@ impl Tasks {
         roused
     }
 
-    /// Looks at both tables. Returns when to look again, whether or not anything happens.
+    /// Reads both tables. Returns when to read them again without an event.
     fn look(
         &mut self,
         now: BootNs,
@@ -218,7 +219,7 @@ impl Tasks {
         facts: &mut Vec<Fact>,
         beside: &impl Beside,
     ) -> Option<BootNs> {
-        // First: what comes into a table that was read already wakes us again.
+        // Reset first: an entry added to a table that was already read then wakes the reader again.
         if let Err(error) = self.tables.roused.set(0, 0, 0) {
             tracing::warn!(%error, "probes: the tables of tasks cannot be reset");
         }
@@ -229,7 +230,7 @@ impl Tasks {
         young.into_iter().chain(groups).chain(owed).min().map(|due| due.max(now.plus(PAUSE)))
     }
 
-    /// Tells those that are a moment old, and returns when the others will be.
+    /// Reports the new tasks that are old enough. Returns when the next one will be.
     fn fresh(&mut self, now: BootNs, claims: &Claims, facts: &mut Vec<Fact>) -> Option<BootNs> {
         let keys: BTreeSet<FreshKey> = bounded(self.tables.fresh.keys(), MOST_FRESH);
         let mut next = None;
@@ -240,14 +241,15 @@ impl Tasks {
             if due > now {
                 next = Some(next.map_or(due, |next: BootNs| next.min(due)));
             } else if self.tables.fresh.remove(&key).is_ok() {
-                // Only who takes it out tells it: a task that has ended meanwhile is not in there any more.
+                // Only the side that removes an entry handles it: a task that has ended meanwhile is no longer in the
+                // table.
                 decode(&record, claims, facts);
             }
         }
         next
     }
 
-    /// Looks at groups that are due, and returns when the next one is.
+    /// Examines the groups that are due. Returns when the next one is.
     fn groups(
         &mut self,
         now: BootNs,
@@ -276,7 +278,7 @@ impl Tasks {
         events::whole(&self.tables.leaving.get(&key, 0).ok()?)
     }
 
-    /// Tells who of these groups still holds a netns.
+    /// Reports the members of these groups that still hold a netns.
     fn survivors(
         &mut self,
         due: &[(u64, Leaving)],
@@ -284,7 +286,7 @@ impl Tasks {
         facts: &mut Vec<Fact>,
         beside: &impl Beside,
     ) {
-        // Before they are listed: a release that follows the listing is told.
+        // Before the listing, so that a release after the listing is reported.
         for (key, entry) in due {
             if let Err(error) = self.tables.named.insert(*key, entry.start, 0) {
                 tracing::debug!(%error, "probes: a group on its way out is not marked");
@@ -305,7 +307,7 @@ impl Tasks {
                     own.for_each(|member| tell_member(member, entry, now, facts));
                     some
                 }
-                // One that our pid namespace does not show.
+                // A group that is not visible in our pid namespace.
                 None if entry.pid == 0 => false,
                 None => {
                     beside.look(entry.pid);
@@ -320,7 +322,7 @@ impl Tasks {
         }
     }
 
-    /// It is still there.
+    /// The group still has members.
     fn watch_on(&mut self, key: u64, entry: &Leaving, now: BootNs, facts: &mut Vec<Fact>) {
         let Some(watched) = self.watched.get_mut(&key) else { return };
         watched.due = now.plus(AGAIN);
@@ -330,8 +332,8 @@ impl Tasks {
         }
     }
 
-    /// Nobody of it holds a netns any more, if it has been in the table all the time: one that was taken out
-    /// meanwhile has ended an exec, and was not listed for that reason.
+    /// Reports a group as released because no member holds a netns, if its entry is unchanged. A changed or removed
+    /// entry means that the group ended an exec, and was not listed for that reason.
     fn forget(&mut self, key: u64, entry: &Leaving, now: BootNs, facts: &mut Vec<Fact>) {
         self.watched.remove(&key);
         let same = self.entry(key).is_some_and(|now| {
@@ -348,7 +350,7 @@ impl Tasks {
     }
 }
 
-/// Appends what a record says, unless it is the canary's.
+/// Appends the facts of a record, unless it is the canary's.
 fn decode(record: &[u8], claims: &Claims, facts: &mut Vec<Fact>) {
     if claims.claims(record) {
         return;
@@ -358,7 +360,7 @@ fn decode(record: &[u8], claims: &Claims, facts: &mut Vec<Fact>) {
     }
 }
 
-/// Whether it is about our own threads, which enter netns to read them, for a moment.
+/// Whether an observation is about our own threads, which enter netns briefly to read them.
 fn is_of(what: &Observation, own: u32) -> bool {
     match what {
         Observation::Task(task) => task.key.pid == own,
@@ -367,7 +369,7 @@ fn is_of(what: &Observation, own: u32) -> bool {
     }
 }
 
-/// The keys of a table that changes meanwhile.
+/// The keys of a table that may change during the listing.
 fn bounded<K: Ord>(
     keys: impl Iterator<Item = Result<K, aya::maps::MapError>>,
     most: u32,
@@ -379,9 +381,9 @@ fn say(at: BootNs, what: Observation) -> Fact {
     Fact { at, origin: Origin::Probe, what }
 }
 
-/// A member and since when it has been on its way out. First that it is there: what is said of a task that nobody
-/// knows is lost. One that is killed and not yet in its exit is told as killed from now on; the sender's time, where
-/// there is one, is told beside.
+/// Reports a member, and since when it has been exiting. The task itself is reported first, because an observation
+/// about an unknown task is dropped. A member that is killed but not exiting yet counts as killed from now on; the time
+/// of the signal, if known, is reported separately.
 fn tell_member(member: &TaskRecord, entry: &Leaving, now: BootNs, facts: &mut Vec<Fact>) {
     let mut said = *member;
     said.header.time = now.0;

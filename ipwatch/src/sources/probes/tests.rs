@@ -1,5 +1,5 @@
-//! The probes against the kernel that runs the tests. Needs root; makes netns of its own, without
-//! devices or addresses, which go with the threads and children that hold them.
+//! Tests the probes on the running kernel. Needs root. Creates its own netns, without devices or addresses, which end
+//! with the threads and children that hold them.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use crate::fact::{Fact, Holder, Observation, Scope};
 use crate::reading::Readings;
 use crate::sources::Emit;
 
-/// Loaded probes, or `None` with a line that says which test was left out. In CI that is an error.
+/// Loads the probes. `None` if the test is skipped, which prints a line and is an error in CI.
 fn probes(test: &str, forbid: &[Rung]) -> Option<Probes> {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "{test} needs root");
@@ -36,7 +36,7 @@ fn unshare() -> io::Result<()> {
     }
 }
 
-/// What a thread in a netns of its own says of itself.
+/// What a thread in its own netns reports about itself.
 struct Place {
     inode: u32,
     tid: u32,
@@ -44,7 +44,7 @@ struct Place {
     socket: UdpSocket,
 }
 
-/// A thread that stands in a new netns until it is told to go.
+/// A thread that stays in a new netns until it is told to end.
 struct Stay {
     go: mpsc::Sender<()>,
     thread: JoinHandle<()>,
@@ -75,7 +75,7 @@ impl Stay {
     }
 }
 
-/// Whether `facts` are a whole dump of `scope`.
+/// Checks that `facts` are a complete dump of `scope`.
 fn assert_whole(facts: &[Fact], scope: Scope) {
     assert_eq!(facts.first().map(|fact| &fact.what), Some(&Observation::Began(scope.clone())));
     let began = facts[0].at;
@@ -130,7 +130,7 @@ fn snapshots_show_a_netns_its_thread_and_what_holds_it_when_the_thread_is_gone()
     )));
 }
 
-/// A child in a netns of its own that sleeps, and ends with this.
+/// A sleeping child in its own netns, which ends with this value.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -150,7 +150,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// No test: a process of two threads, libtest's and this one, for the test below.
+/// Not a test, but a process with two threads, libtest's and this one, for the test below.
 #[test]
 #[ignore = "a process for another test"]
 fn stays_until_its_input_ends() {
@@ -189,7 +189,7 @@ fn a_thread_is_covered_by_its_leader_in_the_same_netns() {
     assert_eq!(told, [pid]);
 }
 
-/// Nobody is asked for more.
+/// Ignores the requests.
 struct Nobody;
 
 impl Beside for Nobody {
@@ -198,13 +198,13 @@ impl Beside for Nobody {
     fn look(&self, _: u32) {}
 }
 
-/// Tells of tasks from now on.
+/// Starts to report tasks.
 fn tell_tasks(probes: &mut Probes, emit: &Emit) {
     let (mut tasks, out) = (probes.tasks().unwrap(), emit.clone());
     std::thread::spawn(move || tasks.run(&out, &Nobody));
 }
 
-/// Lives through a process's life with the rungs that are left, and returns what was told of it.
+/// Runs a process from start to end with the allowed rungs, and returns what was reported about it.
 async fn life(probes: &mut Probes) -> Vec<Observation> {
     let events = probes.events().unwrap();
     let (emit, mut facts) = Emit::channel(64);
@@ -221,8 +221,8 @@ async fn life(probes: &mut Probes) -> Vec<Observation> {
     };
     let has = |told: &[Observation], wanted: &dyn Fn(&Observation) -> bool| told.iter().any(wanted);
     let end = async {
-        // spawn() returns when the exec has closed its pipe, some way before the kernel tells of the
-        // exec (`begin_new_exec`, then `exec_binprm`, fs/exec.c).
+        // spawn() returns when the exec has closed its pipe, some time before the kernel reports the exec
+        // (`begin_new_exec`, then `exec_binprm`, fs/exec.c).
         while !has(&told, &|what| matches!(what, Observation::Task(task) if task.comm == "sleep")) {
             let batch = facts.recv().await.unwrap();
             told.extend(batch.into_iter().map(|fact| fact.what).filter(about));
@@ -246,7 +246,7 @@ fn assert_life(told: &[Observation]) {
     let exec = at(&|what| matches!(what, Observation::Task(task) if task.comm == "sleep"));
     let released = at(&|what| matches!(what, Observation::TaskReleased { .. }));
     assert!(exec < released, "{told:?}");
-    // It dies as it should: of what it went through on the way nothing is told.
+    // A normal exit: none of its intermediate steps is reported.
     let dying = |what: &Observation| {
         matches!(what, Observation::Signalled { .. } | Observation::TaskExiting { .. })
     };
@@ -258,7 +258,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// A shell in a netns of its own runs a program again and again: neither is told, and nothing is lost.
+/// A shell in its own netns runs a program again and again: the programs are not reported, and nothing is lost.
 #[test]
 fn what_ends_at_once_is_not_told() {
     let Some(mut probes) = probes("what_ends_at_once_is_not_told", &[]) else { return };
@@ -333,7 +333,7 @@ fn a_snapshot_that_was_refused_says_so() {
     assert!(matches!(snapshots.tasks(), Err(SnapshotError::Refused(_))));
 }
 
-/// An end that finds no room waits elsewhere: of a run whose beginning was told, it always is.
+/// The end of a run that did not fit waits in a map: if the start of a run was reported, its end is too.
 #[test]
 fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
     let name = "the_end_of_a_call_is_told_whether_or_not_there_was_room";
@@ -346,7 +346,7 @@ fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
     let plugin = dir.join("plugin");
     std::fs::copy("/bin/true", &plugin).unwrap();
     let plugin_dirs = vec![dir.clone()];
-    // Room for some 25 of them.
+    // Room for about 25 of them.
     let settings = Settings { ring_bytes: 1 << 16, plugin_dirs, ..Settings::default() };
     let mut probes = Probes::load(&settings).unwrap();
     let losses = probes.losses();
@@ -384,7 +384,7 @@ fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
     });
 }
 
-/// A reader that is too slow loses events, and hears that it did.
+/// A reader that is too slow loses events, and learns that it did.
 #[test]
 fn what_does_not_fit_is_counted() {
     if probes("what_does_not_fit_is_counted", &[]).is_none() {
@@ -395,7 +395,7 @@ fn what_does_not_fit_is_counted() {
     let losses = probes.losses();
     block_on(async {
         let events = probes.events().unwrap();
-        // Of each child the end makes a record of a hundred bytes.
+        // The end of each child writes a record of a hundred bytes.
         for _ in 0..1000 {
             drop(Sleeper::spawn());
         }

@@ -1,11 +1,11 @@
-//! Refusals as kernels gave them.
+//! Refusals, as real kernels returned them.
 
 use super::*;
 
 const CONFIG: &str =
     "CONFIG_BPF_SYSCALL=y\nCONFIG_BPF_JIT=y\nCONFIG_FUNCTION_TRACER=y\nCONFIG_DYNAMIC_FTRACE=y\n";
 
-/// One with direct calls, and one without.
+/// A kernel with direct calls, and one without.
 fn kernels() -> [Kernel; 2] {
     let with = format!("{CONFIG}CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y\n");
     let known = |config| Kernel::known(Some(("/proc/config.gz", config)), None);
@@ -28,7 +28,8 @@ fn a_refusal_reads_as_a_person_would_say_it() {
     assert_eq!(Refusal::NoKprobes(None).to_string(), "this kernel has no kprobes");
 }
 
-/// A virtual machine monitor's 6.18, whose configuration has direct calls, says EPERM to every fentry program.
+/// A 6.18 kernel of a virtual machine monitor, whose configuration has direct calls, returns EPERM for every fentry
+/// program.
 #[test]
 fn an_option_that_is_set_is_not_named() {
     let [with, without] = kernels();

@@ -1,7 +1,7 @@
 use super::*;
 use ipwatch_common::{MISSING, Netns};
 
-/// A record as the kernel half would write it: the header, then `fields` one after the other.
+/// A record as the kernel half writes it: the header, then `fields` in order.
 fn record(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
     let body = fields.concat();
     let size = (Header::SIZE + body.len()) as u16;
@@ -10,7 +10,7 @@ fn record(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
     [head.concat(), body].concat()
 }
 
-/// What one record says.
+/// The observations from one record.
 fn say(bytes: &[u8]) -> Vec<Observation> {
     let mut facts = Vec::new();
     decode(bytes, &mut facts).unwrap();
@@ -28,10 +28,10 @@ fn netns(cookie: u64, inode: u32) -> NetnsRef {
     NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: None }
 }
 
-/// For how long that task has not run.
+/// How long the task has not run, in nanoseconds.
 const IDLE: u64 = 9_000_000_000;
 
-/// A task 7/`tid` called `name`.
+/// A task 7/`tid` named `name`.
 fn task_bytes(kind: u16, tid: u32, flags: u32, pending: u64, name: &[u8]) -> Vec<u8> {
     let mut comm = [0; 16];
     comm[..name.len()].copy_from_slice(name);
@@ -116,7 +116,7 @@ fn a_fork_names_the_task_its_parent_and_its_start_in_ticks() {
     assert_eq!(task.state, None, "an event does not tell");
 }
 
-/// A number of 0: our pid namespace has none for it.
+/// A pid of 0: the task has no number in our pid namespace.
 #[test]
 fn a_task_that_is_not_shown_is_none() {
     assert_eq!(say(&task_bytes(kind::TASK_FORK, 0, 0, 0, b"sh")), []);
@@ -143,7 +143,7 @@ fn a_peer_is_kept_apart_from_the_address_that_is_held() {
         let Observation::Address { address, .. } = bytes.say() else { panic!() };
         address
     };
-    // ifa_address is the address itself where there is no peer.
+    // Without a peer, ifa_address is the address itself.
     assert_eq!(address([10, 0, 0, 1]).key.peer, None);
     let address = address([10, 0, 0, 9]);
     assert_eq!(address.key.local.to_string(), "10.0.0.1");
@@ -251,7 +251,7 @@ fn a_hand_is_told_from_a_packet_on_old_and_new_kernels() {
     assert!(!neighbour(STALE, FAILED, 0x01, None).admin);
 }
 
-/// A claim of 10.0.0.7 on device 4, and where its fact comes from.
+/// A claim of 10.0.0.7 on device 4: the origin of its fact, and its kind.
 fn claim(kind: u16, operation: u8, announces: u8) -> (Origin, ClaimKind) {
     let ip = [10, 0, 0, 7];
     let bytes = record(

@@ -1,4 +1,4 @@
-//! What `doctor` shows of each event, and why.
+//! What `doctor` shows for each event, and why.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn every_kind_of_event_belongs_to_one_event() {
     let mut kinds: Vec<u16> = EVENTS.iter().flat_map(|event| event.kinds).copied().collect();
     kinds.sort_unstable();
-    // The iterators' kinds never come through the ring buffer.
+    // The iterators' kinds never pass through the ring buffer.
     assert_eq!(kinds, (kind::NETNS_CREATED..kind::TASK_SEEN).collect::<Vec<_>>());
 }
 
