@@ -1,10 +1,10 @@
-//! Files under `/proc`: the tasks of the node, careful looks at one and at what it may wait for, and
-//! searches for what else holds a netns or keeps a container's mounts.
+//! Files under `/proc`: the tasks of the node, close looks at one task and at what it may wait for, and searches for
+//! what else holds a netns or keeps a container's mounts.
 //!
-//! Everything here blocks and belongs on a thread where that does no harm. Nothing here reads a file
-//! that waits for a task's memory (`cmdline`, `environ`: `mmap_lock`) or goes through its root or
-//! working directory: exactly the tasks that matter are hung, and would take us with them. Of a runtime's
-//! links (`exe`, `cwd`, `fd`) the text is read, and never followed.
+//! Everything here blocks and must run on a thread where that does no harm. Nothing here reads a file that waits for a
+//! task's memory (`cmdline`, `environ`: `mmap_lock`) or goes through its root or working directory: exactly the tasks
+//! of interest hang, and the reader would hang with them. A runtime's links (`exe`, `cwd`, `fd`) are read as text and
+//! never followed.
 
 mod cgroup;
 mod cleanup;
@@ -34,11 +34,11 @@ use crate::clock;
 use crate::fact::{Fact, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::sources::probes::host;
 
-/// Told where `/proc` does not show every task of the kernel.
+/// Detail of the source if `/proc` does not show every task of the kernel.
 const NESTED: &str = "/proc is of a pid namespace within the node's first, as in kind, k3d, minikube or LXD: pids are \
                       its own, and processes outside of it are neither seen nor named";
 
-/// A `/proc`, and the files elsewhere that go with it.
+/// A `/proc`, and the related files elsewhere.
 #[derive(Debug, Clone)]
 pub struct Proc {
     root: PathBuf,
@@ -50,14 +50,13 @@ pub struct Proc {
 }
 
 impl Proc {
-    /// The kernel's own.
+    /// The kernel's own `/proc`.
     #[must_use]
     pub fn new() -> Self {
         Self::at(PathBuf::from("/proc"))
     }
 
-    /// Another one, made up for a test or mounted elsewhere; the cgroup hierarchies are where its
-    /// `self/mountinfo` says.
+    /// Another `/proc`, made for a test or mounted elsewhere. The cgroup hierarchies are those in its `self/mountinfo`.
     #[must_use]
     pub fn at(root: PathBuf) -> Self {
         Self {
@@ -69,8 +68,8 @@ impl Proc {
         }
     }
 
-    /// How this source stands, as a fact: whether the namespaces of other users' processes read. The
-    /// first process stands for all of them.
+    /// The status of this source, as a fact: whether the namespaces of other users' processes can be read. The first
+    /// process is checked as a sample.
     #[must_use]
     pub fn state(&self) -> Fact {
         let read =

@@ -1,4 +1,4 @@
-//! The cgroups of a process: which path names its container, and whether it is frozen.
+//! The cgroups of a process: which path names its container, whether it is frozen, and how much CPU time it gets.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,24 @@ use super::files::{Dir, is_gone};
 use super::{Proc, fact, mounts};
 use crate::fact::{Fact, Observation, TaskKey};
 
-/// Where the hierarchies are mounted that stop tasks or slow them down.
+/// The mount points of the hierarchies that freeze or throttle tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hierarchies {
     /// cgroup v1, controller `freezer`.
     pub freezer: Option<PathBuf>,
     /// cgroup v1, controller `cpu`.
     pub cpu: Option<PathBuf>,
-    /// cgroup v2, on its own or beside v1.
+    /// cgroup v2, alone or beside v1.
     pub unified: Option<PathBuf>,
 }
 
 impl Hierarchies {
-    /// As the daemon's own mount namespace has them.
+    /// Finds them in the mount namespace of `self` in `proc`.
     pub(super) fn find(proc: &Path) -> Self {
         let mut found = Self::default();
         let _: io::Result<_> = mounts::lines(&proc.join("self/mountinfo"), |line| {
             let Some(mount) = mounts::Mount::parse(line) else { return };
-            // Only a mount of the hierarchy's root: its paths are those of /proc/PID/cgroup.
+            // Only a mount of the hierarchy's root has the paths of /proc/PID/cgroup.
             if mount.root != b"/" {
                 return;
             }
@@ -41,11 +41,10 @@ impl Hierarchies {
 }
 
 impl Proc {
-    /// The path that names the container of a process; `None` when it has gone, or another process
-    /// has its pid.
+    /// Reads the path that names the container of a process. `None` if the process is gone, or if its pid was reused.
     ///
     /// # Errors
-    /// The file does not read.
+    /// The file cannot be read.
     pub fn cgroup(&self, task: TaskKey) -> io::Result<Option<Fact>> {
         let Some(dir) = self.task(task)? else { return Ok(None) };
         match dir.text("cgroup") {
@@ -58,7 +57,7 @@ impl Proc {
         }
     }
 
-    /// Whether the cgroups in `lines` are frozen or being frozen. `None`: it cannot be told.
+    /// Whether the cgroups in `lines` are frozen or being frozen. `None`: unknown.
     pub(super) fn frozen(&self, lines: &str) -> Option<bool> {
         let freezer = hierarchies(lines).find(|line| line.has("freezer"));
         let unified = hierarchies(lines).find(Hierarchy::is_unified);
@@ -74,11 +73,12 @@ impl Proc {
         }
     }
 
-    /// The control file that freezes the cgroups in `lines`: of the innermost one that was itself asked to.
+    /// The control file that froze the cgroups in `lines`: that of the innermost cgroup that was itself asked to
+    /// freeze.
     pub(super) fn frozen_by(&self, lines: &str) -> Option<String> {
         let freezer = hierarchies(lines).find(|line| line.has("freezer"));
         let unified = hierarchies(lines).find(Hierarchy::is_unified);
-        // `freezer.self_freezing` says what was asked for, without what a parent was
+        // `freezer.self_freezing` is the request for this cgroup, without that for a parent
         // (`freezer_self_freezing_read`, legacy_freezer.c).
         let v1 = freezer.and_then(|line| {
             asked(self.hierarchies.freezer.as_deref()?, line.path, "freezer.self_freezing")
@@ -91,8 +91,8 @@ impl Proc {
 }
 
 impl Proc {
-    /// The CPU time that the cgroups in `lines` and those above them grant and have run out of: the least, in
-    /// thousandths of a CPU. `None`: there is no such limit, or it cannot be told.
+    /// The lowest exhausted CPU limit of the cgroups in `lines` and their parents, in thousandths of a CPU. `None`:
+    /// there is no such limit, or it is unknown.
     pub(super) fn throttled_to(&self, lines: &str) -> Option<u32> {
         let v1 = |line: Hierarchy<'_>| {
             Some((self.hierarchies.cpu.as_deref()?, line.path.to_owned(), quota_v1 as Quota))
@@ -116,7 +116,7 @@ impl Proc {
     }
 }
 
-/// How a cgroup tells what CPU time it grants in which time, both in µs.
+/// Reads the quota and the period of a cgroup, both in µs.
 type Quota = fn(&Dir) -> Option<(u64, u64)>;
 
 /// `QUOTA PERIOD`, or `max PERIOD` (`cpu_max_show`, kernel/sched/core.c).
@@ -126,7 +126,7 @@ fn quota_v2(dir: &Dir) -> Option<(u64, u64)> {
     Some((quota.parse().ok()?, period.parse().ok()?))
 }
 
-/// -1 where nothing limits it.
+/// The quota is -1 if there is no limit; it then does not parse.
 fn quota_v1(dir: &Dir) -> Option<(u64, u64)> {
     let number = |file: &str| dir.text(file).ok()?.trim().parse().ok();
     Some((number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?))
@@ -156,21 +156,19 @@ fn hierarchies(lines: &str) -> impl Iterator<Item = Hierarchy<'_>> {
     })
 }
 
-/// The path that names the container: on v2 the only one; on v1 and beside it that of
-/// `name=systemd`, else the longest.
+/// The path that names the container: on v2 the only one; with v1 that of `name=systemd`, or else the longest.
 pub(super) fn naming(lines: &str) -> Option<&str> {
     let longest = || hierarchies(lines).map(|line| line.path).max_by_key(|path| path.len());
     let systemd = hierarchies(lines).find(|line| line.controllers == "name=systemd");
     match systemd {
-        // A runtime with the cgroupfs driver may leave the systemd hierarchy alone.
+        // A runtime with the cgroupfs driver may not use the systemd hierarchy.
         Some(line) if line.path.len() > 1 => Some(line.path),
         _ => longest(),
     }
 }
 
-/// v1: `freezer.state` is THAWED, FREEZING or FROZEN, and shows a frozen parent too
-/// (`freezer_read`, legacy_freezer.c). The parents are asked all the same, for the state of a child is
-/// brought up to date lazily.
+/// v1: `freezer.state` is THAWED, FREEZING or FROZEN, and includes the state of a frozen parent (`freezer_read`,
+/// legacy_freezer.c). The parents are read as well, because the state of a child is updated lazily.
 fn frozen_v1(mount: Option<&Path>, path: &str) -> Option<bool> {
     ancestors(mount, path, |dir| {
         let state = dir.text("freezer.state")?;
@@ -178,8 +176,8 @@ fn frozen_v1(mount: Option<&Path>, path: &str) -> Option<bool> {
     })
 }
 
-/// v2: `cgroup.events` says `frozen 1` when every task has stopped, `cgroup.freeze` 1 when that was
-/// asked for: a task that is hung in the kernel never stops, but its cgroup is "being frozen".
+/// v2: `cgroup.events` contains `frozen 1` when every task has stopped, and `cgroup.freeze` is 1 when a freeze was
+/// requested: a task that hangs in the kernel never stops, but its cgroup is "being frozen".
 fn frozen_v2(mount: Option<&Path>, path: &str) -> Option<bool> {
     ancestors(mount, path, |dir| {
         let frozen = dir.text("cgroup.events")?.lines().any(|line| line == "frozen 1");
@@ -187,8 +185,7 @@ fn frozen_v2(mount: Option<&Path>, path: &str) -> Option<bool> {
     })
 }
 
-/// Whether `path` below `mount` or one of its parents is frozen. The root never is, and has no such
-/// files.
+/// Whether `path` below `mount` or one of its parents is frozen. The root is never frozen and has no such files.
 fn ancestors(
     mount: Option<&Path>,
     path: &str,
@@ -198,7 +195,7 @@ fn ancestors(
     if path == "/" || path.ends_with(" (deleted)") {
         return Some(false);
     }
-    // A path with `..` lies outside our cgroup namespace (`cgroup_path_ns`).
+    // A path with `..` is outside our cgroup namespace (`cgroup_path_ns`).
     if path.split('/').any(|part| part == "..") {
         return None;
     }
@@ -214,13 +211,13 @@ fn ancestors(
     told
 }
 
-/// Of `path` below `mount` and its parents the innermost whose `file` says 1.
+/// The innermost of `path` below `mount` and its parents whose `file` contains 1.
 fn asked(mount: &Path, path: &str, file: &str) -> Option<PathBuf> {
     let says = |dir: &PathBuf| Dir::open(dir).and_then(|dir| dir.text(file));
     selves_and_parents(mount, path)?.find(|dir| says(dir).is_ok_and(|text| text.trim() == "1"))
 }
 
-/// The directories of a cgroup and of those above it, the root left out. `None`: it is gone, or lies outside of our
+/// The directories of a cgroup and its parents, without the root. `None`: the cgroup was removed, or is outside our
 /// cgroup namespace (`cgroup_path_ns`).
 fn selves_and_parents<'a>(mount: &'a Path, path: &'a str) -> Option<impl Iterator<Item = PathBuf>> {
     if path.ends_with(" (deleted)") || path.split('/').any(|part| part == "..") {

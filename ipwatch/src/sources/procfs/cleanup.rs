@@ -1,5 +1,5 @@
-//! The kernel's worker that tears netns down (`cleanup_net`, net/core/net_namespace.c). There is one, so
-//! one netns that cannot be torn down holds up all that come after it.
+//! The kernel worker that tears netns down (`cleanup_net`, net/core/net_namespace.c). There is only one, so a netns
+//! that cannot be torn down blocks all later ones.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,22 +13,22 @@ use super::{Proc, fact};
 use crate::clock;
 use crate::fact::{Cleanup, Fact, Observation};
 
-/// `PF_KTHREAD`: a process may call itself anything, but this it cannot have.
+/// `PF_KTHREAD`: a process can take any name, but not this flag.
 const KERNEL_THREAD: u32 = 0x0020_0000; // linux/sched.h
 
-/// What the kernel says every 10 seconds while a reference to a device stays
-/// (`netdev_wait_allrefs_any`, net/core/dev.c).
+/// The message that the kernel logs every 10 seconds while a reference to a device remains (`netdev_wait_allrefs_any`,
+/// net/core/dev.c).
 const COMPLAINT: &str = "unregister_netdevice: waiting for ";
-/// A complaint older than this is of a teardown that has gone on since, in microseconds.
+/// Microseconds. An older message belongs to a teardown that has continued since.
 const STALE: u64 = 120_000_000;
-/// Records of the kernel's log that are read, at most, and how long that may take in nanoseconds.
+/// Maximum number of kernel log records that are read, and the maximum time for that in nanoseconds.
 const RECORDS: usize = 100_000;
 const LONGEST: u64 = 300_000_000;
-/// Longer than any record (`PRINTK_MESSAGE_MAX`, kernel/printk).
+/// In bytes, longer than any record (`PRINTK_MESSAGE_MAX`, kernel/printk).
 const RECORD: usize = 8 * 1024;
 
 impl Proc {
-    /// Whether the worker is at tearing netns down, and if so, how it stands.
+    /// Whether the worker is tearing netns down, and if so, its state.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -53,11 +53,11 @@ impl Proc {
     }
 }
 
-/// This thread as the worker, if it is the one and at it.
+/// Returns this thread as the worker, if it is one and is tearing netns down.
 ///
 /// While a worker runs something, its name ends in `+` and the name of the workqueue (`wq_worker_comm`,
-/// kernel/workqueue.c); `-netns` is one that rests. The workqueue is `netns`, which has one worker at a
-/// time and runs nothing but `cleanup_net` (`net_ns_init`).
+/// kernel/workqueue.c); an idle one ends in `-netns`. The workqueue is `netns`, which has one worker at a time and runs
+/// only `cleanup_net` (`net_ns_init`).
 fn at_it(pid: u32, dir: &Dir) -> io::Result<Option<Cleanup>> {
     let comm = dir.comm();
     let named = comm.ends_with("+netns");
@@ -76,8 +76,7 @@ fn at_it(pid: u32, dir: &Dir) -> io::Result<Option<Cleanup>> {
     Ok(Some(Cleanup { pid, state: stat.state, wchan, stack, message: None }))
 }
 
-/// The kernel's newest complaint, if it is fresh. It takes CAP_SYSLOG where `kernel.dmesg_restrict` is
-/// set.
+/// The kernel's newest such message, if it is recent. Needs CAP_SYSLOG if `kernel.dmesg_restrict` is set.
 fn newest_complaint(kmsg: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut log = File::from(rustix::fs::open(kmsg, flags, Mode::empty()).ok()?);
@@ -88,7 +87,7 @@ fn newest_complaint(kmsg: &Path) -> Option<String> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(len) => newest = complaint(&record[..len.min(RECORD)]).or(newest),
-            // Overwritten while we read: the next read goes on behind the gap (`devkmsg_read`).
+            // The record was overwritten during the read: the next read continues after the gap (`devkmsg_read`).
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
             Err(_) => break, // EAGAIN: that was the last
         }
@@ -102,9 +101,9 @@ fn newest_complaint(kmsg: &Path) -> Option<String> {
     (now.saturating_sub(at) <= STALE).then_some(text)
 }
 
-/// The time in microseconds since boot and the text of a record, if it is the kernel's complaint:
-/// `PRIORITY,SEQUENCE,TIME,FLAGS[,…];TEXT`. What a process wrote has a facility above the kernel's 0
-/// (`devkmsg_write` makes it so), and a byte that is no plain text is escaped.
+/// Parses a log record, `PRIORITY,SEQUENCE,TIME,FLAGS[,…];TEXT`. Returns the time in microseconds since boot and the
+/// text, if it is the kernel's message. A record written by a process has a facility above the kernel's 0
+/// (`devkmsg_write` ensures that), and bytes that are not plain text are escaped.
 pub(super) fn complaint(record: &[u8]) -> Option<(u64, String)> {
     let record = String::from_utf8_lossy(record);
     let (head, text) = record.split_once(';')?;

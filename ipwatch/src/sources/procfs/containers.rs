@@ -1,5 +1,5 @@
-//! Where the file systems of containers are mounted. A mount that was copied into the mount namespace of
-//! another container keeps the first one's directory busy after its end.
+//! Finds where the file systems of containers are mounted. A mount that was copied into the mount namespace of another
+//! container keeps the first container's directory busy after its end.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -11,16 +11,16 @@ use super::{Proc, cgroup, fact};
 use crate::clock;
 use crate::fact::{ContainerMount, Fact, Observation, Process};
 
-/// Containers searched for in one pass.
+/// Maximum number of containers in one search.
 const MOST_IDS: usize = 1024;
-/// Mounts told of one container. More make the search incomplete.
+/// Maximum number of mounts reported for one container. More make the search incomplete.
 const MOST_MOUNTS: usize = 64;
-/// A search that takes longer is given up, in nanoseconds.
+/// Nanoseconds after which a search is given up.
 const LONGEST: u64 = 3_000_000_000;
 
 impl Proc {
-    /// Every mount whose place, or whose root within its file system, lies in a directory named after
-    /// one of these containers, in every mount namespace that a process is in.
+    /// Finds every mount whose mount point, or whose root within its file system, is in a directory named after one of
+    /// these containers, in every mount namespace that a process is in.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -56,15 +56,15 @@ impl Proc {
         Ok(facts)
     }
 
-    /// The mount namespace of the first process, where runtimes make their mounts; the daemon's own where
-    /// the first process does not show its own.
+    /// The mount namespace of the first process, where runtimes mount; the daemon's own if the first process's cannot
+    /// be read.
     pub(super) fn host_mount_ns(&self) -> Option<u64> {
         let root = Dir::open(&self.root).ok()?;
         let of = |name: &str| root.dir(name).and_then(|dir| dir.namespace("ns/mnt", "mnt")).ok();
         of("1").or_else(|| of("self"))
     }
 
-    /// Processes by name, and the cgroup of the first that has one to tell.
+    /// The names of processes, and the cgroup of the first process whose cgroup is readable.
     fn named(&self, pids: &[u32]) -> (Vec<Process>, Option<String>) {
         let mut processes = Vec::with_capacity(pids.len());
         let mut group = None;
@@ -84,7 +84,7 @@ impl Proc {
     }
 }
 
-/// An id that can be a directory's name.
+/// Whether an id can be a directory name.
 fn is_name(id: &str) -> bool {
     !id.is_empty() && !id.contains('/')
 }
@@ -92,7 +92,7 @@ fn is_name(id: &str) -> bool {
 struct Search<'a> {
     wanted: &'a HashSet<&'a [u8]>,
     found: Vec<ContainerMount>,
-    /// How many mounts were told of each container.
+    /// Number of mounts reported for each container.
     told: HashMap<&'a [u8], usize>,
     cut: bool,
 }
@@ -100,8 +100,8 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     /// The container that a mount belongs to.
     fn container(&self, mount: &Mount<'_>) -> Option<&'a [u8]> {
-        // Every container has its cgroup mounted, and shows the path to it as the root of that mount:
-        // nothing that anybody waits for.
+        // Every container has its cgroup mounted, with the path to it as the root of that mount; nothing waits for that
+        // mount.
         if matches!(mount.fs_type, b"cgroup" | b"cgroup2") {
             return None;
         }

@@ -1,8 +1,8 @@
-//! Reading `/proc` and cgroup files relative to one open directory.
+//! Reads `/proc` and cgroup files relative to one open directory.
 //!
-//! A pid is used again as soon as it is free. A directory fd below `/proc` is not: it stands for the
-//! one task it was opened for, and every look through it fails (ESRCH, ENOENT) once that task has
-//! gone (`proc_pid_lookup` pins `struct pid`). So whatever is read through one [`Dir`] belongs together.
+//! A pid is reused as soon as it is free. A directory fd below `/proc` is not: it refers to the one task it was opened
+//! for, and every access through it fails (ESRCH, ENOENT) once that task is gone (`proc_pid_lookup` pins `struct pid`).
+//! Therefore everything read through one [`Dir`] belongs to the same task.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,14 +15,13 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::reading::{self, Reading, Watched};
 
-/// Everything but mountinfo is far smaller.
+/// Maximum number of bytes read. Every file except mountinfo is far smaller.
 pub(super) const SMALL: usize = 64 * 1024;
 
-/// An open directory.
 #[derive(Debug)]
 pub(super) struct Dir {
     fd: OwnedFd,
-    /// The process that it is of, and the thread where it is one's.
+    /// The process that the directory belongs to, and the thread if it is a thread's.
     of: Option<(u32, Option<u32>)>,
 }
 
@@ -32,18 +31,18 @@ impl Dir {
         Ok(Self { fd: rustix::fs::open(path, flags, Mode::empty())?, of: whose(path, None) })
     }
 
-    /// A directory below this one.
+    /// Opens a directory below this one.
     pub(super) fn dir(&self, path: impl AsRef<Path>) -> io::Result<Self> {
         let (path, flags) = (path.as_ref(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC);
         let fd = rustix::fs::openat(&self.fd, path, flags, Mode::empty())?;
         Ok(Self { fd, of: whose(path, self.of) })
     }
 
-    /// Says that a file below this directory is about to be read, by whichever call.
+    /// Registers that a file below this directory is about to be read, by any call.
     pub(super) fn reading(&self, path: &Path) -> io::Result<Option<Reading>> {
         match self.of {
             None => Ok(None),
-            // The leader's directory of its own has the same files.
+            // The leader's own thread directory has the same files.
             Some((pid, tid)) if tid.is_none_or(|tid| tid == pid) => {
                 reading::file(pid, path).map(Some)
             }
@@ -54,25 +53,25 @@ impl Dir {
         }
     }
 
-    /// A file below this directory that is read in parts; its name.
+    /// Opens a file below this directory that is read in parts.
     pub(super) fn watched(&self, name: &'static str) -> io::Result<Watched<File>> {
         Ok(Watched { inner: self.file(name)?, pid: self.of.map(|(pid, _)| pid), name })
     }
 
-    /// A file below this directory.
+    /// Opens a file below this directory.
     pub(super) fn file(&self, path: impl AsRef<Path>) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let _reading = self.reading(path.as_ref())?;
         Ok(File::from(rustix::fs::openat(&self.fd, path.as_ref(), flags, Mode::empty())?))
     }
 
-    /// A file below this directory, not opened but named (O_PATH).
+    /// Opens a file below this directory with O_PATH.
     pub(super) fn path(&self, path: &str) -> io::Result<OwnedFd> {
         let _reading = self.reading(path.as_ref())?;
         Ok(rustix::fs::openat(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The first [`SMALL`] bytes of a file.
+    /// Reads the first [`SMALL`] bytes of a file.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let _reading = self.reading(path.as_ref())?;
@@ -85,24 +84,24 @@ impl Dir {
         self.read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The name of a process or thread; empty when it has gone.
+    /// The name of a process or thread; empty if it is gone.
     pub(super) fn comm(&self) -> String {
         let comm = self.text("comm").unwrap_or_default();
         comm.strip_suffix('\n').unwrap_or(&comm).to_owned()
     }
 
-    /// The number in a namespace link `KIND:[NUMBER]`. It reads the link's text alone, so it works
-    /// on a made-up tree and touches no file system but `/proc`.
+    /// The number in a namespace link `KIND:[NUMBER]`. Reads only the link's text, so it works on a made-up tree and
+    /// accesses no file system but `/proc`.
     pub(super) fn namespace(&self, path: &str, kind: &str) -> io::Result<u64> {
         let mut buffer = [0u8; 64];
         numbered(self.link(path, &mut buffer)?, kind)
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The text of a link, as far as it fits.
+    /// The text of a link, as far as it fits into `buffer`.
     ///
-    /// A link of a task that is just going reads EACCES, as one that may not be read does
-    /// (`proc_ns_readlink`, `proc_fd_access_allowed`): that is made ENOENT here.
+    /// The link of a task that is just exiting returns EACCES, like one that may not be read (`proc_ns_readlink`,
+    /// `proc_fd_access_allowed`); that case is returned as ENOENT or ESRCH.
     pub(super) fn link<'a>(&self, path: &str, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let _reading = self.reading(path.as_ref())?;
         match rustix::fs::readlinkat_raw(&self.fd, path, &mut *buffer) {
@@ -115,7 +114,7 @@ impl Dir {
         }
     }
 
-    /// The length of a link's text, of which as much is put into `buffer` as fits. The link is not followed.
+    /// Reads as much of a link's text as fits into `buffer`, and returns the number of bytes. The link is not followed.
     pub(super) fn link_into(&self, path: &str, buffer: &mut [u8]) -> io::Result<usize> {
         let _reading = self.reading(path.as_ref())?;
         Ok(rustix::fs::readlinkat_raw(&self.fd, path, buffer)?)
@@ -136,8 +135,8 @@ impl Dir {
     }
 }
 
-/// The process, and the thread, whose directory `path` leads to from one of `of`. Other directories have numbers in
-/// their names too: in an absolute path only those after `proc` count.
+/// The process, and the thread, whose directory `path` leads to, starting from that of `of`. Other directories can have
+/// numbers in their names too: in an absolute path only those after `proc` count.
 fn whose(path: &Path, of: Option<(u32, Option<u32>)>) -> Option<(u32, Option<u32>)> {
     let parts = path.iter().skip_while(|part| path.is_absolute() && *part != "proc");
     let numbers = parts.filter_map(|part| part.to_str()?.parse::<u32>().ok());
@@ -153,7 +152,7 @@ pub(super) fn numbered(link: &[u8], kind: &str) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// The task that a directory stood for is gone: ENOENT at the look-up, ESRCH at the read.
+/// Whether the task of a directory is gone: ENOENT at the lookup, ESRCH at the read.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }

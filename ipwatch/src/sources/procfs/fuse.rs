@@ -1,7 +1,7 @@
-//! FUSE: which connections wait, and which processes should answer.
+//! FUSE: which connections have unanswered requests, and which processes should answer them.
 //!
-//! A connection's number is the minor number of the device that its file system shows as
-//! (`fuse_conn_get_id`; `fc->dev`, fs/fuse/inode.c). Nothing here asks the file system itself.
+//! The number of a connection is the minor number of its file system's device (`fuse_conn_get_id`; `fc->dev`,
+//! fs/fuse/inode.c). Nothing here accesses the file system itself.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,48 +15,47 @@ use super::files::{Dir, is_gone};
 use crate::clock;
 use crate::fact::{BootNs, FileSystem, Process};
 
-/// For how long a list of servers is good, in nanoseconds: the tasks of one pod hang together.
+/// Nanoseconds for which a list of servers is reused: the tasks of one pod hang at the same time.
 const FRESH: u64 = 10_000_000_000;
-/// Processes with `/dev/fuse` open that are remembered.
+/// Maximum number of remembered processes that have `/dev/fuse` open.
 const MOST_OPENERS: usize = 1024;
-/// Servers told of one file system.
+/// Maximum number of servers reported for one file system.
 const MOST_SERVERS: usize = 16;
-/// Number of the device (`FUSE_MINOR` of `MISC_MAJOR`, linux/miscdevice.h).
+/// Device number of `/dev/fuse` (`FUSE_MINOR` of `MISC_MAJOR`, linux/miscdevice.h).
 const DEVICE: (u32, u32) = (10, 229);
 
-/// Who has `/dev/fuse` open, as it was a moment ago.
+/// The cached list of processes that have `/dev/fuse` open.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Servers(Arc<Mutex<Option<Arc<Openers>>>>);
 
 #[derive(Debug, Default)]
 struct Openers {
-    /// When they were read.
+    /// When the list was read.
     at: BootNs,
     all: Vec<Opener>,
-    /// Every process could be read.
+    /// Whether every process could be read.
     complete: bool,
 }
 
 #[derive(Debug)]
 struct Opener {
     process: Process,
-    /// Real user id: what `fusermount` mounts with.
+    /// Real user id, with which `fusermount` mounts.
     user: Option<u32>,
-    /// The connections that the kernel says its fds have.
+    /// The connections of its fds, if the kernel shows them.
     connections: BTreeSet<u32>,
 }
 
 impl Proc {
-    /// Requests of a connection that nobody has answered yet; `None` where fusectl is not mounted or has
-    /// no such connection.
+    /// Number of unanswered requests of a connection. `None` if fusectl is not mounted or has no such connection.
     pub(super) fn fuse_waiting(&self, connection: u32) -> Option<u32> {
         let path = self.sys.join(format!("fs/fuse/connections/{connection}/waiting"));
         crate::bounded::read_text(&path, 32).ok()?.trim().parse().ok()
     }
 
-    /// Says who should answer for a FUSE file system: whoever the kernel names (`fuse_connection` in
-    /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, there in 6.18), else everybody who has the device
-    /// open, of the mounter's user (`user_id=`) if there is one such.
+    /// Names the processes that should answer for a FUSE file system: those that the kernel names (`fuse_connection` in
+    /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, but in 6.18), or else every process that has the device open,
+    /// limited to the mounting user's (`user_id=`) if there are any.
     pub(super) fn name_servers(&self, of: &mut FileSystem, user: Option<u32>, until: BootNs) {
         let openers = self.openers(until);
         let told = openers.all.iter().any(|opener| !opener.connections.is_empty());
@@ -106,7 +105,7 @@ fn opener(pid: u32, dir: &Dir) -> io::Result<Option<Opener>> {
         if !dir.link(&name, &mut buffer).is_ok_and(|link| link == b"/dev/fuse") {
             continue;
         }
-        // A container may call any file so.
+        // A container can give any file this path.
         if !dir.path(&name).and_then(is_device).unwrap_or(false) {
             continue;
         }
@@ -122,7 +121,7 @@ fn opener(pid: u32, dir: &Dir) -> io::Result<Option<Opener>> {
     Ok(found)
 }
 
-/// DONT_SYNC: whatever file system it is on answers from what it has.
+/// STATX_DONT_SYNC: the file system of the file answers from its cache.
 fn is_device(file: OwnedFd) -> io::Result<bool> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(&file, c"", flags, StatxFlags::TYPE)?;

@@ -1,9 +1,9 @@
-//! For the fuzz targets.
+//! Entry points of the fuzz targets.
 
 use super::{cgroup, cleanup, look, mounts, runtimes};
 use crate::fact::cgroup::attribution;
 
-/// Lines of mountinfo.
+/// Parses lines of mountinfo.
 pub fn mountinfo(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
         if let Some(mount) = mounts::Mount::parse(line) {
@@ -13,7 +13,7 @@ pub fn mountinfo(bytes: &[u8]) {
     }
 }
 
-/// Texts of other files of `/proc`.
+/// Parses the text of other files of `/proc`.
 pub fn proc(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = look::Signals::parse(&text);

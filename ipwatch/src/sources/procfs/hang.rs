@@ -1,7 +1,7 @@
-//! What a task that cannot leave may wait for: the file systems that its kernel stack points at, and who
-//! should answer for them; and who waits for the task itself.
+//! Explains why a task cannot exit: the file systems that its kernel stack points at, the processes that should answer
+//! for them, and the processes that wait for the task.
 //!
-//! Nothing here goes into a file system: mountinfo, links under `/proc` and sysfs answer on their own.
+//! Nothing here enters a file system: mountinfo, links under `/proc`, and sysfs suffice.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,16 +12,16 @@ use super::{Proc, look};
 use crate::clock;
 use crate::fact::{BootNs, FileSystem, Look, Presence};
 
-/// File systems told of one task.
+/// Maximum number of file systems reported for one task.
 const MOST: usize = 16;
-/// Different ones that are weighed for that.
+/// Maximum number of different file systems that are considered.
 const CANDIDATES: usize = 1024;
-/// All of this may take so long, in nanoseconds: other tasks want to be looked at too.
+/// Time limit in nanoseconds for one task, because others must be examined too.
 const LONGEST: u64 = 1_000_000_000;
 
 const PF_EXITING: u32 = 0x4; // linux/sched.h
 
-/// Who must answer before a task goes on.
+/// What must answer before a task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Behind {
     Fuse,
@@ -34,7 +34,7 @@ enum Behind {
 
 use Behind::{Ceph, Device, Fuse, Nfs, Plan9, Smb};
 
-/// How the functions begin that a task waits in.
+/// Prefixes of the functions that a task waits in.
 const FRAMES: [(&str, Behind); 33] = [
     ("request_wait_answer", Fuse),
     ("fuse_", Fuse),
@@ -71,21 +71,21 @@ const FRAMES: [(&str, Behind); 33] = [
     ("raid", Device),
 ];
 
-/// These wait for a page or a request of any file system at all.
+/// Functions that wait for a page or a request of any file system.
 const ANY: [&str; 4] =
     ["io_schedule", "folio_wait_bit", "wait_on_page_bit", "wait_on_page_writeback"];
 
 impl Behind {
     const ALL: [Self; 6] = [Fuse, Nfs, Smb, Ceph, Plan9, Device];
 
-    /// What a stack points at; more than one where file systems are stacked, all where it only says
-    /// that something is being read or written.
+    /// What a stack points at: more than one if file systems are stacked, all if the stack only shows that something is
+    /// being read or written.
     fn in_stack(look: &Look) -> Vec<Self> {
         let frames = || look.wchan.iter().chain(&look.stack);
         let mut found = Vec::new();
         for frame in frames() {
             let known = FRAMES.iter().find(|(name, _)| frame.starts_with(name));
-            // A server that waits for requests (`fuse_dev_do_read`) waits for nobody's answer.
+            // A server that waits for requests (`fuse_dev_do_read`) does not wait for an answer.
             if let Some(&(_, behind)) = known
                 && !frame.starts_with("fuse_dev_")
                 && !found.contains(&behind)
@@ -107,7 +107,7 @@ impl Behind {
         Vec::new()
     }
 
-    /// Who is behind a file system.
+    /// What a file system depends on.
     fn of(mount: &Mount<'_>) -> Option<Self> {
         match mount.fs_type {
             b"nfs" | b"nfs4" => Some(Nfs),
@@ -121,13 +121,13 @@ impl Behind {
     }
 }
 
-/// The other well-known lock of that kind, `cgroup_threadgroup_rwsem`: a file system has no part in it.
+/// `cgroup_threadgroup_rwsem`, the other common percpu rwsem, which has nothing to do with file systems.
 fn for_cgroups(frame: &str) -> bool {
     frame.starts_with("cgroup_") || matches!(frame, "exit_signals" | "copy_process")
 }
 
-/// What is mounted, where that is a server or a device. A FUSE or 9p mount may call itself anything, and
-/// some put their password there.
+/// What is mounted, if that is a server or a device. A FUSE or 9p mount can put any text there, and some put their
+/// password.
 fn source(mount: &Mount<'_>, behind: Behind) -> String {
     const LONGEST: usize = 256;
     if matches!(behind, Fuse | Plan9) {
@@ -144,7 +144,7 @@ fn source(mount: &Mount<'_>, behind: Behind) -> String {
     plain.chars().take(LONGEST).collect()
 }
 
-/// A file system that may be the one.
+/// A file system that the task may wait for.
 struct Candidate {
     fs: FileSystem,
     behind: Behind,
@@ -167,7 +167,7 @@ impl Candidate {
         Self { fs, behind, user }
     }
 
-    /// The likeliest first. A FUSE connection on which nothing waits is not what a task waits for.
+    /// Rank, the likeliest first. A FUSE connection without unanswered requests is not what a task waits for.
     fn rank(&self) -> u8 {
         match (self.behind, self.fs.waiting) {
             (Fuse, Some(0)) => 3,
@@ -179,8 +179,8 @@ impl Candidate {
 }
 
 impl Proc {
-    /// Adds to a look what the task may wait for and who waits for it, if it is on its way out, has a
-    /// netns still, and sleeps.
+    /// Adds to a look what the task may wait for and who waits for it, if it is exiting or killed, still has a netns,
+    /// and sleeps.
     pub(super) fn explain(&self, dir: &Dir, look: &mut Look) {
         let leaving = look.flags & PF_EXITING != 0 || look::Signals::of(look).killed();
         let sleeps = matches!(look.state, 'D' | 'S') && look.frozen != Some(true);
@@ -226,9 +226,9 @@ impl Proc {
         found.into_iter().map(|candidate| candidate.fs).collect()
     }
 
-    /// The mounts that a task sees. A task that has given up its root and working directory already
-    /// (`exit_fs`) shows none (`mounts_open_common`, fs/proc_namespace.c): then those of another process
-    /// in the same mount namespace; and where nothing tells which that is, those of the first process.
+    /// Reads the mounts that a task sees. A task that has already released its root and working directory (`exit_fs`)
+    /// shows none (`mounts_open_common`, fs/proc_namespace.c); then those of another process in the same mount
+    /// namespace are read, or, if none is known, those of the first process.
     fn mounts_of(&self, dir: &Dir, until: BootNs, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         if let Ok(own) = dir.watched("mountinfo") {
             return mounts::lines_of(own, each);

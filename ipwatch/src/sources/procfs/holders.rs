@@ -1,5 +1,4 @@
-//! What other than a task holds a netns: mounts in every mount namespace, and fds and sockets of every
-//! process.
+//! Finds what other than a task holds a netns: mounts in every mount namespace, and fds and sockets of every process.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -23,17 +22,17 @@ const INIT_USER_NS: u64 = 0xEFFF_FFFD;
 /// Where to search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Search {
-    /// The fds of every process too: 400 ms for 2,000 processes with 36,000 fds. Not needed beside a
-    /// BPF snapshot of files, which takes 15.
+    /// Also the fds of every process: 400 ms for 2,000 processes with 36,000 fds. Not needed if there is a BPF snapshot
+    /// of files, which takes 15 ms.
     pub files: bool,
-    /// Every socket among these fds too: 200 ms more.
+    /// Also every socket among these fds: 200 ms more.
     pub sockets: bool,
-    /// Give up then, and say so.
+    /// When to give up; the result is then incomplete.
     pub until: BootNs,
 }
 
 impl Search {
-    /// Mounts alone.
+    /// Only mounts.
     #[must_use]
     pub fn mounts() -> Self {
         Self { files: false, sockets: false, until: BootNs(u64::MAX) }
@@ -47,18 +46,18 @@ impl Search {
 }
 
 impl Proc {
-    /// The netns mounts of the node's mount namespace, that of its first process, and of the daemon's own, which may be a
-    /// container's or a hardened service's: those that runtimes and people make, for one read of one file each. Each
-    /// mount namespace's are bracketed by its [`Scope::Mounts`]. All others are searched for only when somebody wants
-    /// to know who holds a netns.
+    /// Reads the netns mounts of the node's mount namespace, which is that of its first process, and of the daemon's
+    /// own, which may be a container's or a hardened service's. These are the mounts that runtimes and people make, and
+    /// cost one read of one file each. The mounts of each mount namespace are bracketed by its [`Scope::Mounts`]. Other
+    /// mount namespaces are searched only if the holders of a netns are requested.
     ///
     /// # Errors
-    /// `/proc` is unreadable.
+    /// `/proc` cannot be read.
     pub fn mounts(&self) -> io::Result<Vec<Fact>> {
         let root = Dir::open(&self.root)?;
         let ours = root.dir("self")?.namespace("ns/mnt", "mnt")?;
         let mut facts = Vec::new();
-        // Whoever may not ask for the link may not read the mounts either (`mounts_open_common`, fs/proc_namespace.c).
+        // If the link may not be read, the mounts may not be read either (`mounts_open_common`, fs/proc_namespace.c).
         let nodes = root.dir("1").and_then(|dir| dir.namespace("ns/mnt", "mnt"));
         if let Some(mount_ns) = nodes.ok().filter(|nodes| *nodes != ours) {
             self.mounts_in("1", Place { mount_ns, pid: 1 }, &mut facts)?;
@@ -82,9 +81,9 @@ impl Proc {
         Ok(())
     }
 
-    /// The node's first process, if it is in our own mount namespace: it outlives the daemon, for whoever looks a path
-    /// up later. Else ourselves. Its link may not be asked for where it has capabilities that we lack; then the root
-    /// of its mounts tells, whose id no other mount namespace has (`mnt_alloc_id`, fs/namespace.c).
+    /// The node's first process, if it is in our own mount namespace, because it outlives the daemon and paths are
+    /// looked up later; otherwise ourselves. If the first process has capabilities that we lack, its link cannot be
+    /// read. The id of its root mount then decides, which is unique on the node (`mnt_alloc_id`, fs/namespace.c).
     fn first_of_ours(&self, root: &Dir, mount_ns: u64) -> u32 {
         let first = |process: &str| {
             let mut id = None;
@@ -140,7 +139,7 @@ impl Proc {
         Ok(facts)
     }
 
-    /// The mounts, in every mount namespace, of netns that [`Proc::mounts`] does not tell of.
+    /// Reads, in every mount namespace, the mounts of netns that [`Proc::mounts`] does not report.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -170,7 +169,7 @@ impl Proc {
         Ok((facts, whole))
     }
 
-    /// Every mount of a wanted netns; false when a mount namespace could not be read.
+    /// Passes every mount of a wanted netns to `found`. Returns false if a mount namespace could not be read.
     fn each_mount(
         &self,
         wanted: impl Fn(u32) -> bool,
@@ -202,13 +201,13 @@ impl Proc {
     }
 }
 
-/// Container runtimes that may have a mount namespace of their own (`PrivateMounts=`, `MountFlags=` in a unit, a
-/// snap) and mount the netns of their sandboxes in there, by the names of their programs.
+/// Program names of container runtimes, which may have a mount namespace of their own (`PrivateMounts=`, `MountFlags=`
+/// in a unit, a snap) and mount the netns of their sandboxes there.
 const RUNTIMES: [&[u8]; 7] =
     [b"containerd", b"crio", b"dockerd", b"k3s", b"podman", b"rke2", b"cri-dockerd"];
 
-/// Whether a process is a container runtime of the node's: by its program, where it is no container itself and not
-/// in a user namespace of its own. A container may call a program of its own the same.
+/// Whether a process is a container runtime of the node: by its program name, if it is neither in a container nor in
+/// another user namespace. A container can give its program the same name.
 fn is_runtime(process: &Dir) -> bool {
     let mut buffer = [0; 4096]; // PATH_MAX
     let named = process.link("exe", &mut buffer).is_ok_and(|path| {
@@ -221,7 +220,7 @@ fn is_runtime(process: &Dir) -> bool {
     named && !contained && process.namespace("ns/user", "user").is_ok_and(|own| own == INIT_USER_NS)
 }
 
-/// A netns mount; with the name and the cgroup of `process`, through which it is seen.
+/// A netns mount, with the name and the cgroup of `process`, through which it was seen.
 fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>, foreign: bool) -> Holder {
     let groups = process.and_then(|dir| dir.text("cgroup").ok());
     Holder::Mount {
@@ -238,7 +237,7 @@ fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>, foreign: bool
 struct Files<'a, F> {
     wanted: &'a HashMap<u32, NetnsRef>,
     search: Search,
-    /// Netns of each socket inode seen: many processes share one.
+    /// The netns of each socket inode seen, because many processes share one.
     sockets: HashMap<u64, Option<u32>>,
     found: F,
 }
@@ -264,7 +263,7 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         if fds.is_empty() {
             return Ok(true);
         }
-        // Its own netns it holds as a task.
+        // A process holds its own netns as a task.
         let home =
             dir.namespace("ns/net", "net").and_then(netns).ok().and_then(|netns| netns.inode);
         let mut process = Process { pid, dir, home, pidfd: None, comm: None };
@@ -305,16 +304,16 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         Ok(())
     }
 
-    /// An fd that was opened by a bind mount shows that mount's path. Its inode number is in fdinfo
-    /// (5.14+), which asks no file system; a stat would.
+    /// Returns the wanted inode of an fd that was opened through a bind mount, whose link shows the mount's path. The
+    /// inode number is in fdinfo (5.14+), which accesses no file system, unlike a stat.
     fn mounted(&self, process: &Process<'_>, fd: u32) -> io::Result<Option<u32>> {
         let info = process.dir.text(format!("fdinfo/{fd}"))?;
         let inode = info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok());
         let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
             return Ok(None);
         };
-        // Another file system may use the same number. It is not asked, for it may never answer: the device
-        // number is the kernel's own.
+        // Another file system may use the same inode number. It is not accessed, because it may hang: the kernel knows
+        // the device number itself.
         let file = process.dir.path(&format!("fd/{fd}"))?;
         let device = |fd: BorrowedFd<'_>| {
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -370,8 +369,8 @@ impl Process<'_> {
         self.comm.get_or_insert_with(|| dir.comm()).clone()
     }
 
-    /// Whether it is another ipwatch, a `scan` beside the daemon for one: its sockets are in a netns for as long as
-    /// it asks there. A name is anybody's to choose; the program that runs is not.
+    /// Whether it is another ipwatch, such as a `scan` beside the daemon, whose sockets are in a netns while it queries
+    /// there. Anyone can choose the name, so the executable is compared too.
     fn is_ipwatch(&mut self) -> bool {
         let program = |dir: &Dir| {
             let file = dir.path("exe").ok()?;
@@ -380,7 +379,7 @@ impl Process<'_> {
             Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
         };
         let Ok(own) = Dir::open("/proc/self".as_ref()) else { return false };
-        // The program may lie where nothing answers; most have another name.
+        // The executable may be on a file system that hangs; most processes are excluded by their name.
         self.comm() == own.comm() && program(&own).is_some_and(|own| program(self.dir) == Some(own))
     }
 

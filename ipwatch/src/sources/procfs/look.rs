@@ -1,5 +1,5 @@
-//! A careful look at one task: what it does, whether it still has its namespaces, whether it is merely
-//! paused, and what it may wait for.
+//! A close look at one task: what it does, whether it still has its namespaces, whether it is only paused, and what it
+//! may wait for.
 
 use std::io;
 
@@ -11,18 +11,17 @@ use super::{Proc, cgroup, fact};
 use crate::fact::{Fact, Look, NetnsRef, Observation, Presence, TaskKey, Unanswered};
 use crate::reading;
 
-/// Frames of a kernel stack worth keeping (`proc_pid_stack` gives 64 at most).
+/// Maximum number of stack frames kept (`proc_pid_stack` shows at most 64).
 const FRAMES: usize = 64;
 
-/// What v1's freezer puts a task to sleep in (`__refrigerator`, kernel/freezer.c).
+/// The function in which the v1 freezer puts a task to sleep (`__refrigerator`, kernel/freezer.c).
 const REFRIGERATOR: &str = "__refrigerator";
 
 impl Proc {
-    /// Looks at a task. One that has gone, or whose pid is another task's by now, is told as
-    /// [`Presence::Gone`].
+    /// Looks at a task. If it is gone, or if its pid was reused, the result is [`Presence::Gone`].
     ///
     /// # Errors
-    /// `/proc` is unreadable: nothing is known.
+    /// `/proc` cannot be read; nothing is known.
     pub fn look(&self, task: TaskKey) -> io::Result<Fact> {
         let gone = || Look { netns: Some(Presence::Gone), ..Look::default() };
         let look = match self
@@ -37,8 +36,8 @@ impl Proc {
         Ok(fact(Observation::Look { task, look: Box::new(look) }))
     }
 
-    /// A look at a task whose `stat` another reader waits for: whose start it is cannot be told either. Its links wait
-    /// for the same lock, unless the kernel is older than that (`reading::execve`).
+    /// A look at a task whose `stat` another reader is hanging at, so that its start time cannot be checked either. Its
+    /// links wait for the same lock, except on older kernels (`reading::execve`).
     fn blank(&self, task: TaskKey, error: io::Error) -> io::Result<Look> {
         let Some(unanswered) = unanswered(task, "stat", &error) else { return Err(error) };
         let path = self.root.join(format!("{}/task/{}", task.pid, task.tid));
@@ -50,10 +49,10 @@ impl Proc {
         Ok(Look { netns, unanswered: Some(unanswered), ..Look::default() })
     }
 
-    /// Whether a task still has a netns. Four system calls.
+    /// Whether a task still has a netns. Costs four system calls.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// It is unknown.
     pub fn presence(&self, task: TaskKey) -> io::Result<Presence> {
         match self.task(task)? {
             Some(dir) => presence(&dir),
@@ -61,16 +60,16 @@ impl Proc {
         }
     }
 
-    /// Whether a task still exists, zombies included.
+    /// Whether a task still exists, including as a zombie.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// It is unknown.
     pub fn alive(&self, task: TaskKey) -> io::Result<bool> {
         self.task(task).map(|dir| dir.is_some())
     }
 
-    /// The directory of a task, which stands for that task alone from now on; `None` when it has gone
-    /// or started at another time.
+    /// Opens the directory of a task, which from now on refers only to that task. `None` if the task is gone or has
+    /// another start time.
     pub(super) fn task(&self, task: TaskKey) -> io::Result<Option<Dir>> {
         let TaskKey { pid, tid, start } = task;
         let path = self.root.join(format!("{pid}/task/{tid}"));
@@ -117,14 +116,14 @@ impl Proc {
             netns: None,
             unanswered: None,
         };
-        // Last of the reads: it waits for exec_update_lock, which an execve holds for a moment, or for as long as it
-        // hangs in closing a file (`lock_trace`, fs/proc/base.c; `begin_new_exec`, fs/exec.c).
+        // Read last: it waits for exec_update_lock, which an execve holds briefly, or for as long as it hangs closing a
+        // file (`lock_trace`, fs/proc/base.c; `begin_new_exec`, fs/exec.c).
         match dir.text("stack") {
             Ok(stack) => look.stack = frames(&stack),
             Err(error) => look.unanswered = unanswered(task, "stack", &error),
         }
-        // Before 5.16 x86 finds no wchan in a kernel without frame pointers, as most are (`get_wchan`,
-        // arch/x86/kernel/process.c). The stack of a task that sleeps begins with the same function.
+        // Before 5.16, x86 shows no wchan without frame pointers, which most kernels lack (`get_wchan`,
+        // arch/x86/kernel/process.c). The stack of a sleeping task starts with the same function.
         if look.wchan.is_none() && matches!(look.state, 'S' | 'D') {
             look.wchan = look.stack.first().cloned();
             if look.wchan.as_deref() == Some(REFRIGERATOR) && look.frozen != Some(true) {
@@ -132,14 +131,14 @@ impl Proc {
                 look.frozen_by = groups.as_deref().and_then(|lines| self.frozen_by(lines));
             }
         }
-        // After all of these: if it still has a netns now, it had one while they were read.
+        // After all other reads: if the task still has a netns now, it had one during them.
         look.netns = presence(dir).ok();
         self.explain(dir, &mut look);
         Ok(look)
     }
 }
 
-/// The file that an error is about, if that says that it would not answer.
+/// The file that an error is about, if the error is that it hangs.
 fn unanswered(task: TaskKey, name: &str, error: &io::Error) -> Option<Unanswered> {
     let since = reading::hangs(error)?.since;
     let TaskKey { pid, tid, .. } = task;
@@ -151,15 +150,15 @@ fn unanswered(task: TaskKey, name: &str, error: &io::Error) -> Option<Unanswered
     Some(Unanswered { file, since })
 }
 
-/// `stat` of a task, which may be named in any bytes.
+/// `stat` of a task, whose name can be any bytes.
 pub(super) fn stat(dir: &Dir) -> io::Result<Stat> {
     let bytes = dir.read("stat")?;
     Stat::from_read(&bytes[..])
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
 }
 
-/// `ns/net` of a zombie, or of a task that is past `exit_task_namespaces`, reads ENOENT, as that of a
-/// task that is no more. Its `stat` tells them apart.
+/// `ns/net` returns ENOENT for a zombie, for a task after `exit_task_namespaces`, and for a task that is gone. `stat`
+/// distinguishes the last case.
 fn presence(dir: &Dir) -> io::Result<Presence> {
     let error = match dir.namespace("ns/net", "net") {
         Ok(inode) => return netns(inode).map(Presence::In),
@@ -172,12 +171,12 @@ fn presence(dir: &Dir) -> io::Result<Presence> {
     }
 }
 
-/// The name of a netns by its number in `net:[…]`.
+/// The netns with the number in `net:[…]`.
 pub(super) fn netns(inode: u64) -> io::Result<NetnsRef> {
     u32::try_from(inode).map(NetnsRef::inode).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What `status` tells of signals.
+/// The signal fields of `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Signals {
     /// `SigPnd`.
@@ -195,7 +194,7 @@ impl Signals {
         dir.text("status").map(|status| Self::parse(&status))
     }
 
-    /// As a look has them.
+    /// The fields in a look.
     pub(super) fn of(look: &Look) -> Self {
         Self {
             thread: look.sig_pending,
@@ -204,13 +203,13 @@ impl Signals {
         }
     }
 
-    /// SIGKILL is pending.
+    /// Whether SIGKILL is pending.
     pub(super) fn killed(self) -> bool {
         (self.thread | self.process) & Self::KILL != 0
     }
 
-    /// By hand, for the `procfs` crate's `Status` has no `CoreDumping` and needs 30 other fields.
-    /// `Name:` comes first and is escaped by the kernel, so no name can forge a line.
+    /// Parsed here, because `Status` of the `procfs` crate has no `CoreDumping` and needs 30 other fields. `Name:`
+    /// comes first and is escaped by the kernel, so a name cannot forge a line.
     pub(super) fn parse(status: &str) -> Self {
         let mut signals = Self::default();
         for line in status.lines() {
@@ -227,7 +226,7 @@ impl Signals {
     }
 }
 
-/// Function names of a kernel stack, `[<0>] name+0x12/0x34 [module]`. The addresses stay behind.
+/// The function names of a kernel stack, `[<0>] name+0x12/0x34 [module]`, without the addresses.
 pub(super) fn frames(stack: &str) -> Vec<String> {
     let name = |line: &str| {
         let symbol = line.strip_prefix("[<")?.split_once(">] ")?.1;

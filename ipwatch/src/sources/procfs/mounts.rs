@@ -1,4 +1,4 @@
-//! Mounts of netns files: reading `mountinfo`, and knowing when it has changed.
+//! Mounts of netns files: parses `mountinfo`, and watches it for changes.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,11 +18,10 @@ use super::files::{Dir, numbered};
 use crate::reading::{self, Readings};
 use crate::sources::ready::ready;
 
-/// The most of one mountinfo that is read: some 300,000 mounts, three times what
-/// `fs.mount-max` allows.
+/// Maximum number of bytes read of one mountinfo: about 300,000 mounts, three times the default of `fs.mount-max`.
 const LONGEST: u64 = 64 << 20;
 
-/// One line of mountinfo, as far as it is of use. The bytes are as the kernel escaped them.
+/// The used fields of one line of mountinfo, as the kernel escaped them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mount<'a> {
     pub(super) id: u64,
@@ -35,8 +34,8 @@ pub(super) struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// `ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`. No field holds a space:
-    /// the kernel escapes them (`show_mountinfo`, fs/proc_namespace.c).
+    /// `ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`. No field contains a space, because the
+    /// kernel escapes them (`show_mountinfo`, fs/proc_namespace.c).
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
@@ -50,7 +49,7 @@ impl<'a> Mount<'a> {
         Some(Self { id, device, root, point, fs_type, source, options })
     }
 
-    /// The netns that is mounted here, if one is.
+    /// The inode of the netns that is mounted, if it is one.
     pub(super) fn netns(&self) -> Option<u32> {
         if self.fs_type != b"nsfs" {
             return None;
@@ -58,23 +57,23 @@ impl<'a> Mount<'a> {
         numbered(self.root, "net").and_then(|inode| u32::try_from(inode).ok())
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(super) fn path(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(&unescape(self.point)))
     }
 
-    /// Major and minor number of the device that the file system shows as.
+    /// Major and minor number of the file system's device.
     pub(super) fn device(&self) -> Option<(u32, u32)> {
         let (major, minor) = std::str::from_utf8(self.device).ok()?.split_once(':')?;
         Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
-    /// One of the file system's own options.
+    /// Whether the file system has this option.
     pub(super) fn has_option(&self, name: &[u8]) -> bool {
         self.options.split(|&byte| byte == b',').any(|option| option == name)
     }
 
-    /// The number that one of the file system's own options is set to; `name` with its `=`.
+    /// The number to which a file system option is set; `name` includes the `=`.
     pub(super) fn option(&self, name: &[u8]) -> Option<u32> {
         let mut options = self.options.split(|&byte| byte == b',');
         let value = options.find_map(|option| option.strip_prefix(name))?;
@@ -87,7 +86,7 @@ pub(super) fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescape(field)).into_owned()
 }
 
-/// `\040` and its kind.
+/// Replaces octal escapes such as `\040`.
 fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
     if !field.contains(&b'\\') {
         return Cow::Borrowed(field);
@@ -113,13 +112,13 @@ fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(plain)
 }
 
-/// Hands each line of a mountinfo to `each`; false when there was more than is read.
+/// Passes each line of a mountinfo to `each`. Returns false if there was more than the limit.
 pub(super) fn lines(path: &Path, each: impl FnMut(&[u8])) -> io::Result<bool> {
     let above = path.parent().map(Dir::open).ok_or(io::ErrorKind::InvalidInput)??;
     lines_of(above.watched("mountinfo")?, each)
 }
 
-/// As [`lines`], of an open one.
+/// As [`lines`], for an open mountinfo.
 pub(super) fn lines_of(file: impl Read, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
     let mut reader = BufReader::with_capacity(32 << 10, file.take(LONGEST));
     let mut line = Vec::new();
@@ -130,38 +129,38 @@ pub(super) fn lines_of(file: impl Read, mut each: impl FnMut(&[u8])) -> io::Resu
     Ok(reader.get_ref().limit() > 0)
 }
 
-/// Tells when netns files were mounted or unmounted in the node's mount namespace, that of the first process:
-/// the daemon's own may be a container's or a hardened service's. Nothing is read while nothing changes.
+/// Watches for netns files that are mounted or unmounted in the node's mount namespace, which is that of the first
+/// process (the daemon's own may be a container's or a hardened service's). Nothing is read while nothing changes.
 #[derive(Debug)]
 pub struct MountWatch {
     changed: AsyncFd<OwnedFd>,
     path: PathBuf,
-    /// As it was read last.
+    /// The netns mounts at the last read.
     mounted: Option<BTreeSet<(u32, PathBuf)>>,
     readings: Readings,
 }
 
 impl MountWatch {
-    /// Every mount of a container makes an event; those of one pod come together.
+    /// Every mount of a container causes an event; those of one pod come together.
     const SETTLE: Duration = Duration::from_millis(50);
 
-    /// Watches from now on. Take the first [`Proc::mounts`] after this, and nothing falls in between.
+    /// Watches from now on. To miss nothing, call [`Proc::mounts`] for the first time after this.
     ///
     /// # Errors
-    /// No mountinfo can be opened or watched.
+    /// mountinfo cannot be opened or watched.
     pub fn new(proc: &Proc, readings: Readings) -> io::Result<Self> {
         let open = |process: &str| {
             let path = proc.root.join(process).join("mountinfo");
             File::open(&path).map(|file| (file, path))
         };
-        // The first one's takes CAP_SYS_PTRACE (`mounts_open_common`, fs/proc_namespace.c).
+        // That of the first process needs CAP_SYS_PTRACE (`mounts_open_common`, fs/proc_namespace.c).
         let (file, path) = open("1").or_else(|_| open("self"))?;
-        // The kernel marks the open file when the mounts change (`mounts_poll`, the same file).
+        // The kernel signals the open file when the mounts change (`mounts_poll`, same file).
         let changed = ready(file.into(), Interest::PRIORITY)?;
         Ok(Self { changed, path, mounted: None, readings })
     }
 
-    /// Waits until a netns file has been mounted or unmounted, or may have been.
+    /// Waits until a netns file was mounted or unmounted, or may have been.
     ///
     /// # Errors
     /// mountinfo cannot be read.

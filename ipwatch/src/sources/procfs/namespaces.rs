@@ -9,11 +9,11 @@ use super::mounts::{self, Mount};
 use crate::clock;
 use crate::fact::BootNs;
 
-/// Number of a mount namespace that may not be asked for: the link takes the right to trace the
-/// process (one with capabilities that we lack), its mountinfo does not.
+/// Number of a mount namespace whose link may not be read: that needs the right to trace the process (which may have
+/// capabilities that we lack); its mountinfo does not.
 pub(super) const UNKNOWN: u64 = 0;
 
-/// Processes that are remembered of one mount namespace.
+/// Maximum number of processes remembered for one mount namespace.
 const FEW: usize = 8;
 
 /// Where a mount was seen.
@@ -25,17 +25,17 @@ pub(super) struct Place {
     pub(super) pid: u32,
 }
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    /// Every mount namespace that a process is in was read to its end.
+    /// Whether every mount namespace that a process is in was read completely.
     pub(super) complete: bool,
-    /// A few processes of each mount namespace, the lowest pids.
+    /// The first few processes of each mount namespace, which have the lowest pids.
     pub(super) processes: HashMap<u64, Vec<u32>>,
 }
 
-/// Hands every mount of every mount namespace to `each`, which may see one twice: through a process that
-/// hides its namespaces, or when a namespace was read again because the first read failed half way.
+/// Passes every mount of every mount namespace to `each`. A mount can be passed twice: through a process that hides its
+/// namespaces, or if a namespace was read again after a failed read.
 pub(super) fn each_mount(
     proc: &Path,
     until: BootNs,
@@ -50,8 +50,8 @@ pub(super) fn each_mount(
     let (all, own) = (pids.len(), std::process::id());
     let mut at = 0;
     while let Some(&pid) = pids.get(at) {
-        // A mount namespace is read through one of its processes, which people are told to look for: ourselves and
-        // threads of the kernel only where there is nobody else.
+        // A mount namespace is read through one of its processes, which is shown to people. Our own process and kernel
+        // threads are used only if there is no other.
         let last = at >= all;
         at += 1;
         if clock::now() > until {
@@ -103,7 +103,7 @@ pub(super) fn each_mount(
     Ok(pass)
 }
 
-/// Threads of the kernel have no executable (`proc_exe_link`, fs/proc/base.c).
+/// Kernel threads have no executable (`proc_exe_link`, fs/proc/base.c).
 fn is_of_the_kernel(root: &Dir, pid: u32) -> bool {
     let dir = root.dir(pid.to_string());
     dir.is_ok_and(|dir| dir.link("exe", &mut [0; 64]).is_err_and(|error| is_gone(&error)))
@@ -121,8 +121,8 @@ struct Walk<'a, F> {
 }
 
 impl<F: FnMut(Place, &Mount<'_>)> Walk<'_, F> {
-    /// Reads one mountinfo: whether to its end, or `None` when the task has given its namespaces up
-    /// (EINVAL, `mounts_open_common`) or has gone.
+    /// Reads one mountinfo. Returns whether it was read completely, or `None` if the task has released its namespaces
+    /// (EINVAL, `mounts_open_common`) or is gone.
     fn read(&mut self, place: Place, path: &str) -> io::Result<Option<bool>> {
         let lines = mounts::lines(&self.proc.join(path), |line| {
             if let Some(mount) = Mount::parse(line) {
@@ -137,8 +137,8 @@ impl<F: FnMut(Place, &Mount<'_>)> Walk<'_, F> {
     }
 }
 
-/// The mount namespaces of a process, each with a mountinfo that shows it: one, or those of its threads
-/// when the leader has exited.
+/// The mount namespaces of a process, each with a mountinfo that shows it: one, or those of its threads if the leader
+/// has exited.
 fn of_process(dir: &Dir, pid: u32) -> io::Result<Vec<(u64, String)>> {
     match dir.namespace("ns/mnt", "mnt") {
         Ok(mount_ns) => return Ok(vec![(mount_ns, format!("{pid}/mountinfo"))]),

@@ -1,5 +1,4 @@
-//! Who waits for a task to end: the init of its pid namespace, which may exit only when every other task
-//! in it has gone.
+//! Finds who waits for a task to end: the init of its pid namespace, which can exit only after all other tasks in it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,25 +8,25 @@ use super::files::Dir;
 use crate::clock;
 use crate::fact::{BootNs, Process};
 
-/// Where such an init waits (kernel/pid_namespace.c). It sleeps in `do_wait` below that, or in itself.
+/// The function in which such an init waits (kernel/pid_namespace.c). It sleeps in it, or in `do_wait` called from it.
 const WAITS: &str = "zap_pid_ns_processes";
 
-/// Threads of an init that are looked at.
+/// Maximum number of an init's threads that are checked.
 const THREADS: usize = 256;
 
-/// Pid namespaces within each other (`MAX_PID_NS_LEVEL`, kernel/pid_namespace.c).
+/// Maximum depth of nested pid namespaces (`MAX_PID_NS_LEVEL`, kernel/pid_namespace.c).
 const DEEPEST: usize = 32;
 
 impl Proc {
-    /// Inits that wait for the task of `dir`. Both still show their pid namespace while they exit
-    /// (`pidns_get` takes it from the pid, not from `nsproxy`), so that two equal links prove it.
+    /// Inits that wait for the task of `dir`. Both still show their pid namespace while they exit (`pidns_get` takes it
+    /// from the pid, not from `nsproxy`), so two equal links are a proof.
     pub(super) fn waited_for_by(&self, dir: &Dir, until: BootNs) -> Vec<Process> {
         self.search_inits(dir, until).unwrap_or_default()
     }
 
     fn search_inits(&self, dir: &Dir, until: BootNs) -> io::Result<Vec<Process>> {
         let root = Dir::open(&self.root)?;
-        // The end of the daemon's own nobody waits for.
+        // The daemon's own pid namespace does not end.
         let ours = root.dir("self").and_then(|dir| dir.namespace("ns/pid", "pid")).ok();
         let mut within = vec![dir.namespace("ns/pid", "pid")?];
         within.extend(parents(dir));
@@ -49,8 +48,8 @@ impl Proc {
     }
 }
 
-/// The pid namespaces around that of a task, as far as the daemon's own: a container in a container is
-/// waited for by the inits of both.
+/// The pid namespaces around that of a task, up to the daemon's own: the inits of both wait for a container in a
+/// container.
 fn parents(dir: &Dir) -> Vec<u64> {
     let mut found = Vec::new();
     let mut at = dir.file("ns/pid").map(OwnedFd::from);
@@ -63,7 +62,7 @@ fn parents(dir: &Dir) -> Vec<u64> {
     found
 }
 
-/// NS_GET_PARENT (4.9+): EPERM beyond what the daemon may see.
+/// NS_GET_PARENT (4.9+); EPERM beyond what the daemon may see.
 fn parent(ns: &OwnedFd) -> io::Result<OwnedFd> {
     const NS_GET_PARENT: libc::Ioctl = 0xb702; // linux/nsfs.h
     // SAFETY: takes no argument; returns a new fd or -1.
@@ -75,7 +74,7 @@ fn parent(ns: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An init one of whose threads, the last to exit, waits for the rest of its namespace.
+/// Whether a process is an init of which one thread, the last to exit, waits for the rest of its namespace.
 fn waits(dir: &Dir) -> bool {
     is_init(dir)
         && dir.numbers("task").is_ok_and(|tids| {
@@ -86,7 +85,7 @@ fn waits(dir: &Dir) -> bool {
         })
 }
 
-/// Its number in its own pid namespace is 1.
+/// Whether its pid in its own pid namespace is 1.
 fn is_init(dir: &Dir) -> bool {
     let status = dir.text("status").unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -1,15 +1,15 @@
-//! Which container runtimes run on the node, on which sockets they listen, and which containers have a monitor (a
+//! Finds which container runtimes run on the node, on which sockets they listen, and which containers have a monitor (a
 //! containerd-shim or a conmon).
 //!
-//! A process name proves nothing: anybody may run a program called `containerd-shim-runc-v2`. So a process counts only
-//! if its name and its executable fit, all its user ids are 0, and it is in the user and pid namespaces of pid 1.
-//! Neither a local user nor the root of a container is that; nor is a runtime within a container, whose containers
-//! are not this node's. A process whose namespaces do not read is not excluded by them: a runtime that is missed would
-//! make its containers look dead.
+//! A process name proves nothing: anyone can run a program called `containerd-shim-runc-v2`. A process counts only if
+//! its name and its executable fit, all its user ids are 0, and it is in the user and pid namespaces of pid 1. This
+//! excludes local users, the root of a container, and a runtime within a container, whose containers are not this
+//! node's. If the namespaces of a process cannot be read, they do not exclude it: the containers of an overlooked
+//! runtime would look dead.
 //!
-//! A monitor's working directory is the bundle of its container, which only its runtime chooses. It names the
-//! runtime's state directory, and so the instance. A runtime's own state directories are found by its open fds:
-//! containerd keeps the `log` FIFO of each shim open (`openShimLog`, containerd 1.6 to 2.1).
+//! A monitor's working directory is the bundle of its container, which is chosen by its runtime only. It contains the
+//! runtime's state directory, and so identifies the instance. A runtime's own state directories are found through its
+//! open fds: containerd keeps the `log` FIFO of each shim open (`openShimLog`, containerd 1.6 to 2.1).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,7 +18,7 @@ use super::Proc;
 use super::files::{Dir, is_gone};
 use crate::fact::{Engine, Monitor, RuntimeProcess};
 
-/// Names under which runtimes run. Kernels cut them to 15 bytes.
+/// Process names of runtimes, which the kernel cuts to 15 bytes.
 const RUNTIMES: [(&str, Engine); 5] = [
     ("containerd", Engine::Containerd),
     ("docker-containe", Engine::Containerd),
@@ -26,9 +26,9 @@ const RUNTIMES: [(&str, Engine); 5] = [
     ("dockerd", Engine::Docker),
     ("podman", Engine::Podman),
 ];
-/// Programs that are several, containerd among them.
+/// Programs that contain several, including containerd.
 const MULTICALL: [&str; 4] = ["k3s", "rke2", "k0s", "docker-containerd"];
-/// Names of monitors begin so.
+/// Prefixes of monitors' names.
 const MONITORS: [&str; 3] = ["containerd-shim", "docker-containe", "conmon"];
 /// Part of a bundle's path: `STATE/io.containerd.runtime.v2.task/NAMESPACE/ID`, of old shims `…v1.linux…`.
 const BUNDLES: &str = "/io.containerd.runtime.v";
@@ -37,26 +37,25 @@ const STORAGE: &str = "-containers";
 /// containerd's namespace for dockerd.
 const MOBY: &str = "moby";
 
-/// Runtimes that are kept. A node has one or two.
+/// Maximum number of runtimes kept. A node has one or two.
 const MOST_RUNTIMES: usize = 64;
-/// Monitors that are kept. A node has one for each pod, or with conmon one for each container.
+/// Maximum number of monitors kept. A node has one for each pod, or with conmon one for each container.
 const MOST_MONITORS: usize = 4096;
 const MOST_CHILDREN: usize = 64;
 const MOST_FDS: usize = 65_536;
 const MOST_SOCKETS: usize = 16;
 const MOST_DIRS: usize = 16;
-/// Longest path (`PATH_MAX`).
+/// Maximum length of a path (`PATH_MAX`).
 const LONGEST: usize = 4096;
-/// Bytes that are read of a table of Unix sockets: some 50,000 lines.
+/// Maximum number of bytes read of a table of Unix sockets: about 50,000 lines.
 const TABLE: usize = 4 << 20;
 
-/// Every runtime and monitor of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimesSeen {
-    /// The runtimes, none of which counts as asked yet.
+    /// The runtimes, none of which is marked as asked yet.
     pub runtimes: Vec<RuntimeProcess>,
     pub monitors: Vec<Monitor>,
-    /// Every process could be read.
+    /// Whether every process could be read.
     pub complete: bool,
 }
 
@@ -66,14 +65,14 @@ struct Found {
     parent: Option<u32>,
 }
 
-/// The namespaces of pid 1, or ipwatch's own where those do not read.
+/// The namespaces of pid 1, or ipwatch's own if those cannot be read.
 struct Node {
     user: Option<u64>,
     pid: Option<u64>,
 }
 
 impl Proc {
-    /// Every runtime and monitor of the node.
+    /// Finds every runtime and monitor of the node.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -113,7 +112,7 @@ impl Proc {
 }
 
 impl Node {
-    /// Whether a process is the node's root's own.
+    /// Whether a process belongs to the node's root user.
     fn owns(&self, dir: &Dir) -> bool {
         let same = |path, kind, own: Option<u64>| match (dir.namespace(path, kind).ok(), own) {
             (Some(its), Some(own)) => its == own,
@@ -125,7 +124,7 @@ impl Node {
     }
 }
 
-/// Whether every user id in a `status` is root's.
+/// Whether every user id in a `status` is 0.
 fn is_root(status: &str) -> bool {
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == "0") && !ids.trim().is_empty())
@@ -136,13 +135,13 @@ fn parent(dir: &Dir) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Name of the program; `None` if it does not read.
+/// The name of the executable; `None` if the link cannot be read.
 fn program(dir: &Dir) -> Option<String> {
     let path = link(dir, "exe")?;
     path.rsplit('/').next().map(str::to_owned)
 }
 
-/// What a process is, by its name and its program.
+/// Which runtime a process is, by its name and its executable.
 fn runtime(dir: &Dir, comm: &str) -> Option<Engine> {
     let (name, engine) = RUNTIMES.iter().find(|(name, _)| *name == comm)?;
     let fits = program(dir)
@@ -179,7 +178,7 @@ fn read_runtime(pid: u32, engine: Engine, dir: &Dir, complete: &mut bool) -> Opt
     if engine == Engine::Podman && sockets.is_empty() {
         return None;
     }
-    // Its own protocol's socket is no name for a runtime.
+    // The socket of containerd's own protocol, ttrpc, is sorted last: it does not identify a runtime.
     sockets.sort_by_key(|path| (path.ends_with(".ttrpc"), path.len()));
     sockets.truncate(MOST_SOCKETS);
     if engine == Engine::Containerd {
@@ -190,7 +189,7 @@ fn read_runtime(pid: u32, engine: Engine, dir: &Dir, complete: &mut bool) -> Opt
     Some(Found { process, parent: parent(dir) })
 }
 
-/// The state directory of a containerd that has its socket in the usual place, which is within it.
+/// The state directory of a containerd whose socket is in the usual place, which is within that directory.
 fn runtime_dirs(sockets: &[String]) -> Vec<String> {
     sockets
         .iter()
@@ -203,7 +202,7 @@ fn socket(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// The paths at which a process listens that has these sockets.
+/// The paths on which a process with these sockets listens.
 fn listening(dir: &Dir, inodes: &BTreeSet<u64>) -> Vec<String> {
     use std::io::Read as _;
     let mut table = Vec::new();
@@ -217,7 +216,7 @@ fn listening(dir: &Dir, inodes: &BTreeSet<u64>) -> Vec<String> {
     paths.into_iter().collect()
 }
 
-/// The path of a line of `/proc/net/unix` (`unix_seq_show`) whose socket accepts connections and is one of these.
+/// The path in a line of `/proc/net/unix` (`unix_seq_show`), if the socket accepts connections and is one of these.
 fn listener(line: &str, inodes: &BTreeSet<u64>) -> Option<String> {
     /// `__SO_ACCEPTCON`, linux/net.h.
     const ACCEPTS: u32 = 1 << 16;
@@ -228,7 +227,7 @@ fn listener(line: &str, inodes: &BTreeSet<u64>) -> Option<String> {
     (flags & ACCEPTS != 0 && inodes.contains(&inode)).then(|| path.to_owned())
 }
 
-/// Every text that is read of a process, for the fuzz targets.
+/// Parses a text in every way used for a process, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
 pub(super) fn parse(text: &str) {
     let _ = (is_root(text), socket(text), listener(text, &BTreeSet::from([1])));
@@ -274,7 +273,7 @@ fn shim(monitor: &mut Monitor, cwd: &str) {
     monitor.container_id = Some(id.to_owned());
 }
 
-/// CRI-O's and podman's are told apart by the cgroup that they are put into.
+/// The cgroup that a conmon was put into shows whether it is CRI-O's or podman's.
 fn conmon(monitor: &mut Monitor, cwd: &str, cgroup: &str) {
     let engines = [("crio-conmon-", Engine::CriO), ("libpod-conmon-", Engine::Podman)];
     let of = engines.iter().find(|(name, _)| cgroup.contains(name));
@@ -283,9 +282,9 @@ fn conmon(monitor: &mut Monitor, cwd: &str, cgroup: &str) {
     monitor.container_id = parts.next().filter(|id| !id.is_empty()).map(str::to_owned);
 }
 
-/// A containerd that dockerd started is a part of that dockerd: nobody else asks it, and its containers are
-/// dockerd's. One that dockerd found running is told by its socket, `X/containerd/containerd.sock` for a dockerd with
-/// `--exec-root X`, where dockerd has sockets of its own. A dockerd without any uses the node's.
+/// Merges a containerd that dockerd started into that dockerd: only dockerd uses it, and its containers are dockerd's.
+/// A containerd that dockerd found running is recognised by its socket, `X/containerd/containerd.sock` for a dockerd
+/// with `--exec-root X`, if dockerd has sockets there. A dockerd without its own containerd uses the node's.
 fn without_dockers_own(found: Vec<Found>) -> Vec<RuntimeProcess> {
     let (mut dockers, others): (Vec<Found>, Vec<Found>) =
         found.into_iter().partition(|found| found.process.engine == Engine::Docker);
@@ -326,7 +325,7 @@ fn without_dockers_own(found: Vec<Found>) -> Vec<RuntimeProcess> {
     kept
 }
 
-/// The text of a link, without what the kernel adds to one that was removed (`d_path`).
+/// The text of a link, without the suffix that the kernel adds if the file was removed (`d_path`).
 fn link(dir: &Dir, path: &str) -> Option<String> {
     let mut buffer = [0u8; LONGEST];
     let len = dir.link_into(path, &mut buffer).ok()?;

@@ -1,4 +1,4 @@
-//! Every task outside the host's netns: what the daemon falls back to where no BPF iterator runs.
+//! Reads every task outside the host's netns; used if no BPF iterator runs.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use crate::fact::{Fact, NetnsRef, Observation, Origin, Scope, Task, TaskKey};
 
 const PF_EXITING: u32 = 0x4; // linux/sched.h
 
-/// Threads of one process that are looked at; a process of more makes the snapshot incomplete.
+/// Maximum number of threads of one process that are read; more make the snapshot incomplete.
 const THREADS: usize = 65_536;
 
 impl Proc {
-    /// A snapshot of every task outside the netns `host`, bracketed by [`Scope::Tasks`]: each leader,
-    /// and each thread that is in another netns than its leader or whose leader has none any more.
+    /// A snapshot of every task outside the netns `host`, bracketed by [`Scope::Tasks`]: each leader, and each thread
+    /// that is in another netns than its leader or whose leader has none any more.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -36,11 +36,11 @@ impl Proc {
         Ok(facts)
     }
 
-    /// The threads of one process that hold another netns than `host` while its leader does not hold
-    /// the same; its leader too, if it is still there.
+    /// The threads of one process that hold another netns than `host` and than their leader; and the leader, if it is
+    /// in another netns than `host`.
     ///
     /// # Errors
-    /// `/proc` is unreadable. A process that has ended is no error.
+    /// `/proc` cannot be read. A process that has ended is not an error.
     pub fn threads(&self, pid: u32, host: NetnsRef) -> io::Result<Vec<Fact>> {
         let mut snapshot = Snapshot { host: host.inode, facts: Vec::new(), complete: true };
         match Dir::open(&self.root.join(pid.to_string()))
@@ -51,10 +51,10 @@ impl Proc {
         }
     }
 
-    /// The netns that a process is in, the host's included.
+    /// The netns that a process is in, which may be the host's.
     ///
     /// # Errors
-    /// It has gone, or holds none any more.
+    /// The process is gone, or has no netns any more.
     pub fn netns_of(&self, pid: u32) -> io::Result<NetnsRef> {
         let dir = Dir::open(&self.root.join(pid.to_string()))?;
         dir.namespace("ns/net", "net").and_then(netns)
@@ -122,7 +122,7 @@ impl Snapshot {
     }
 }
 
-/// The netns of a task; `None` when it has given it up.
+/// The netns of a task; `None` if it has released it.
 fn place(dir: &Dir) -> io::Result<Option<u32>> {
     match dir.namespace("ns/net", "net").and_then(netns) {
         Ok(netns) => Ok(netns.inode),

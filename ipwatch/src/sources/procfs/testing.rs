@@ -8,10 +8,10 @@ use super::Proc;
 use super::cgroup::Hierarchies;
 use crate::fact::TaskKey;
 
-/// The tree, gone with this value.
+/// The tree, removed with this value.
 pub(super) struct Tree(tempfile::TempDir);
 
-/// One task of it.
+/// A task in the tree.
 #[derive(Clone)]
 pub(super) struct Made {
     pub(super) pid: u32,
@@ -92,14 +92,14 @@ impl Tree {
         self.0.path().join(below)
     }
 
-    /// A file below the top, with its directories.
+    /// Writes a file below the top, and creates its directories.
     pub(super) fn file(&self, below: &str, content: &str) {
         let path = self.path(below);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
-    /// A link below the top, with its directories.
+    /// Creates a link below the top, and its directories.
     pub(super) fn link(&self, below: &str, text: &str) {
         let path = self.path(below);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

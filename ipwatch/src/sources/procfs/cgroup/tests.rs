@@ -39,7 +39,7 @@ fn frozen_by_v2_or_being_frozen() {
     tree.file("unified/pod/a/cgroup.events", "populated 1\nfrozen 0\n");
     let of = || tree.proc().frozen("0::/pod/a\n");
     assert_eq!(of(), Some(false));
-    // A task that hangs in the kernel never stops, so its cgroup is never all frozen.
+    // A task that hangs in the kernel never stops, so its cgroup never becomes completely frozen.
     tree.file("unified/pod/cgroup.freeze", "1\n");
     assert_eq!(of(), Some(true));
     tree.file("unified/pod/cgroup.freeze", "0\n");

@@ -7,7 +7,7 @@ use crate::sources::netlink::testing::root;
 const STACK: &str =
     "[<0>] msleep+0x1/0x2\n[<0>] cleanup_net+0x1/0x2\n[<0>] process_one_work+0x1/0x2\n";
 
-/// A kernel thread of this name.
+/// A kernel thread with this name.
 fn thread(tree: &Tree, pid: u32, comm: &'static str, flags: u32, state: char, stack: &'static str) {
     let made = Made {
         pid,
@@ -37,7 +37,7 @@ fn the_worker_is_known_by_its_name_while_it_works() {
     thread(&tree, 12, "kworker/R-netns", KERNEL_THREAD, 'I', "[<0>] rescuer_thread+0x1/0x2\n");
     thread(&tree, 13, "kworker/u8:2-netns", KERNEL_THREAD, 'I', "[<0>] worker_thread+0x1/0x2\n");
     thread(&tree, 14, "kworker/u8:3+events", KERNEL_THREAD, 'D', "[<0>] msleep+0x1/0x2\n");
-    // A process may take any name.
+    // A process can take any name.
     thread(&tree, 15, "kworker/u8:4+netns", 0x40_0000, 'S', STACK);
     assert_eq!(worker(&tree.proc()), None);
     thread(&tree, 16, "kworker/u8:5+netns", KERNEL_THREAD, 'D', STACK);

@@ -16,7 +16,7 @@ fn process(tree: &Tree, pid: u32, mount_ns: u32, mounts: &str) {
     tree.link(&at("ns/mnt"), &format!("mnt:[{mount_ns}]"));
 }
 
-/// What was found, and whether that was all.
+/// The mounts found, and whether the search was complete.
 fn found(tree: &Tree, ids: &[String]) -> (Vec<ContainerMount>, bool) {
     let facts = tree.proc().container_mounts(ids).unwrap();
     let (ended, mounts) = facts.split_last().unwrap();

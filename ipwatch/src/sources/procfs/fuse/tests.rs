@@ -22,7 +22,7 @@ fn file_system(minor: u32) -> FileSystem {
     }
 }
 
-/// Pids of those who should answer on connection 52, and whether that is sure.
+/// Pids of the servers of connection 52, and whether they are certain.
 fn servers(tree: &Tree, user: Option<u32>) -> (Vec<u32>, bool) {
     let mut fs = file_system(52);
     tree.proc().name_servers(&mut fs, user, BootNs(u64::MAX));

@@ -9,7 +9,7 @@ use crate::sources::netlink::testing::{root, run};
 
 const FUSE_STACK: &str = "[<0>] request_wait_answer+0x1/0x2\n[<0>] fuse_flush+0x1/0x2 [fuse]\n";
 
-/// A task that exits and hangs, with this stack and these mounts.
+/// A hanging task that is exiting, with this stack and these mounts.
 fn hung(tree: &Tree, stack: &'static str, mounts: &str) -> TaskKey {
     let made = Made { state: 'D', flags: PF_EXITING, stack, ..Made::default() };
     tree.task(&made);
@@ -144,7 +144,7 @@ fn ten_thousand_mounts_are_weighed_and_few_told() {
     assert_eq!(points(&look(&tree, task)), ["/nfs"]);
 }
 
-/// A FUSE file system of which nothing but FUSE_INIT is answered, mounted for this process.
+/// A FUSE file system that answers only FUSE_INIT, mounted for this process.
 struct Mute {
     device: Option<std::fs::File>,
     dir: tempfile::TempDir,
@@ -170,7 +170,7 @@ impl Mute {
         mute
     }
 
-    /// Takes the next request and tells its number.
+    /// Takes the next request and returns its number.
     fn request(&mut self) -> [u8; 8] {
         let mut request = vec![0; 1 << 17];
         let len = self.device.as_mut().unwrap().read(&mut request).unwrap();
@@ -186,7 +186,7 @@ impl Drop for Mute {
     }
 }
 
-/// A made-up `/sys` with the control file system of FUSE in it, for nothing else may have mounted it.
+/// A made-up `/sys` with fusectl mounted, because it may not be mounted elsewhere.
 struct Control(tempfile::TempDir);
 
 impl Control {
@@ -208,7 +208,7 @@ impl Drop for Control {
     }
 }
 
-/// Killed and waited for.
+/// A child that is killed and waited for when this is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -235,8 +235,8 @@ fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     panic!("never: {what}");
 }
 
-/// What a look shows of a process that asked for a file which nobody serves, in a pid namespace whose
-/// init was killed; and that init. `ask` is the shell's word for it.
+/// Returns a look at a process that accesses a file that is never served, in a pid namespace whose init was killed; and
+/// that init. `ask` is the shell command for the access.
 fn hang_in_a_container(ask: &str) -> Option<(Look, u32, String)> {
     if !root() || !std::path::Path::new("/dev/fuse").exists() {
         return None;
@@ -256,7 +256,7 @@ fn hang_in_a_container(ask: &str) -> Option<(Look, u32, String)> {
         let dir = Dir::open(format!("/proc/{init}").as_ref()).ok()?;
         (dir.comm() == "sleep").then_some(init)
     });
-    // The last of the line is the one that asks.
+    // The innermost process is the one that accesses the file.
     let stuck = eventually("one that asks", || {
         let mut pid = init;
         while let Some(&child) = children(pid).first() {
@@ -280,7 +280,7 @@ fn hang_in_a_container(ask: &str) -> Option<(Look, u32, String)> {
 #[test]
 fn a_container_that_hangs_on_fuse_shows_the_server_and_its_own_init() {
     let Some((seen, init, point)) = hang_in_a_container("stat") else { return };
-    // Others on this machine may hang on theirs.
+    // Other tasks on this machine may hang at other file systems.
     let all = &seen.file_systems;
     let fs = all.iter().find(|fs| fs.point == point).unwrap_or_else(|| panic!("{point}: {all:?}"));
     assert_eq!(fs.waiting, Some(1), "{fs:?}");

@@ -23,7 +23,7 @@ fn inode(file: &File) -> NetnsRef {
     NetnsRef { nsid: Some(9), ..NetnsRef::inode(inode.try_into().unwrap()) }
 }
 
-/// `sleep`, with fds of ours that it inherits.
+/// `sleep`, which inherits some of our fds.
 struct Keeper(Child);
 
 impl Keeper {
@@ -68,7 +68,7 @@ fn a_mount_a_file_and_a_socket_are_each_found() {
     let wanted = inode(&file);
     let of_fd = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     run(Command::new("mount").args(["--bind", &of_fd]).arg(&path));
-    // Opened by the mount's path, which is what its link in /proc then shows.
+    // Opened by the mount's path, which its link in /proc then shows.
     let by_path = File::open(&path).unwrap();
     let keeper = Keeper::new(&[&file, &by_path, &socket]);
     drop((file, by_path, socket));
@@ -77,7 +77,7 @@ fn a_mount_a_file_and_a_socket_are_each_found() {
     run(Command::new("umount").arg("--lazy").arg(&path)); // the keeper has it open
 
     let (mut holders, complete) = held_by(&everything.unwrap(), wanted);
-    // Where an init with more capabilities than ours keeps its fds to itself, they are unknown.
+    // The fds of an init with more capabilities than ours cannot be read.
     let hidden = std::fs::read_link("/proc/1/fd/0");
     assert_eq!(
         complete,
@@ -85,8 +85,8 @@ fn a_mount_a_file_and_a_socket_are_each_found() {
     );
     let pid = keeper.0.id();
     let comm = || "sleep".to_owned();
-    // A mount namespace that another test makes meanwhile has a copy of every mount, and a child that another test
-    // forks has a copy of every file, until it executes something.
+    // A mount namespace that another test creates meanwhile has a copy of every mount, and a child that another test
+    // forks has a copy of every fd until its exec.
     holders.retain(|holder| match holder {
         Holder::Mount { path: at, comm, .. } => at == path.to_str().unwrap() && comm.is_none(),
         Holder::Fd { pid: of, .. } | Holder::Socket { pid: of, .. } => *of == pid,
@@ -115,7 +115,7 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
     }
     let netns = Netns::new();
     let dir = tempfile::tempdir().unwrap();
-    // Two processes in one mount namespace of their own; the first tells the second's pid.
+    // Two processes in one mount namespace of their own; the first prints the pid of the second.
     let script = format!(
         "mount -t tmpfs none {0} && touch {0}/held && mount --bind /proc/{1}/ns/net {0}/held || exit
          sleep 60 >&- & echo $!
@@ -141,7 +141,7 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
     assert!(complete);
     let [Holder::Mount { path, comm, cgroup, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*path, held);
-    // Whose mount namespace it is, for people to know.
+    // Shows people whose mount namespace it is.
     assert!(comm.is_some() && cgroup.is_some(), "{found:?}");
     let own = own.unwrap();
     assert!(!own.iter().any(
@@ -174,7 +174,7 @@ fn a_process_that_hides_its_namespaces_still_shows_its_mounts() {
         if path == "/run/netns/x"),
         "{holders:?}"
     );
-    // Of one that cannot be told apart, only mounts that nobody else has shown are new.
+    // If a mount namespace cannot be identified, only its mounts that were not seen elsewhere are new.
     tree.file(
         "proc/12/mountinfo",
         &format!("{mount}8 2 0:4 net:[4026532177] /y rw - nsfs nsfs rw\n"),

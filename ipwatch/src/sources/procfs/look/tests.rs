@@ -92,7 +92,7 @@ fn the_v1_refrigerator_is_seen_without_its_files() {
     assert_eq!((unknown.frozen, unknown.wchan), (None, None));
 }
 
-/// A process of the test's own, killed with it.
+/// A child of the test, killed with this value.
 struct Running(Child);
 
 impl Running {
@@ -108,7 +108,7 @@ impl Running {
         TaskKey { pid, tid: pid, start: stat(&dir).unwrap().starttime }
     }
 
-    /// Looks until what is seen is as wanted.
+    /// Looks until `wanted` accepts the result.
     fn until(&self, wanted: impl Fn(&Look) -> bool) -> Look {
         let (proc, key) = (Proc::new(), self.key());
         for _ in 0..2_000 {
@@ -144,7 +144,7 @@ fn a_real_process_stopped_and_then_dead() {
     running.signal("-STOP");
     let stopped = running.until(|look| look.state == 'T');
     assert!(!stopped.core_dumping && stopped.frozen != Some(true));
-    // Not waited for yet, it stays as a zombie, which has no netns.
+    // Not waited for yet, it remains as a zombie, which has no netns.
     let key = running.key();
     running.signal("-KILL");
     let dead = running.until(|look| look.state == 'Z');

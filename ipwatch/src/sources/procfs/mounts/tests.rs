@@ -9,7 +9,7 @@ fn netns_mounts_are_told_from_others() {
     let mount = Mount::parse(line).unwrap();
     assert_eq!(mount.netns(), Some(4_026_532_177));
     assert_eq!(mount.path(), Path::new("/run/netns/with a\nspace\\"));
-    // Another namespace, another file system, a source that looks like ours, cut lines.
+    // Another namespace, another file system, a similar source, truncated lines.
     for other in [
         &b"1 2 0:4 mnt:[4026532177] /x rw - nsfs nsfs rw"[..],
         b"1 2 0:5 net:[4026532177] /x rw - ext4 /dev/sda rw",

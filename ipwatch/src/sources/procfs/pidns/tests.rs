@@ -1,7 +1,7 @@
 use super::super::testing::Tree;
 use super::*;
 
-/// A process of pid namespace `ns`, number `inside` in it, with one thread that sleeps so.
+/// A process of pid namespace `ns`, with pid `inside` in it, whose only thread sleeps in this function.
 fn process(tree: &Tree, pid: u32, ns: u32, inside: u32, wchan: &str, stack: &str) {
     let at = |name: &str| format!("proc/{pid}/{name}");
     tree.link(&at("ns/pid"), &format!("pid:[{ns}]"));
@@ -36,7 +36,7 @@ fn an_init_that_lives_or_a_child_that_looks_like_one_does_not() {
     process(&tree, 30, 7, 1, "do_wait", "[<0>] do_wait+0x1/0x2\n[<0>] kernel_wait4+0x1/0x2\n");
     process(&tree, 31, 7, 6, "do_wait", ZAP);
     assert!(waiting(&tree, 40).is_empty());
-    // Where stacks do not read, the function it sleeps in is enough.
+    // If stacks cannot be read, the function in wchan suffices.
     process(&tree, 41, 9, 5, "request_wait_answer", "");
     process(&tree, 32, 9, 1, "zap_pid_ns_processes", "");
     assert_eq!(waiting(&tree, 41), [32]);

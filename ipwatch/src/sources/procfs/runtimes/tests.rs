@@ -7,7 +7,7 @@ const ROOT: &str = "Name:\tx\nPPid:\t1\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n";
 const NOBODY: &str = "Name:\tx\nPPid:\t1\nUid:\t65534\t65534\t65534\t65534\n";
 const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 
-/// A process of root's in pid 1's namespaces.
+/// A process of root in pid 1's namespaces.
 fn process(tree: &Tree, pid: u32, comm: &str, exe: &str) {
     let of = |name: &str| format!("proc/{pid}/{name}");
     tree.file(&of("comm"), &format!("{comm}\n"));
@@ -31,7 +31,7 @@ fn shim(tree: &Tree, pid: u32, cwd: &str) {
     tree.file(&format!("proc/{pid}/task/{pid}/children"), "41 42 ");
 }
 
-/// It listens at `path`, with fd 3.
+/// Makes a process listen at `path`, with fd 3.
 fn listens(tree: &Tree, pid: u32, path: &str) {
     let fd = format!("proc/{pid}/fd/3");
     let _ = std::fs::remove_file(tree.path(&fd));
@@ -73,10 +73,10 @@ fn a_containerd_with_its_socket_and_its_state() {
     assert!(seen.complete);
 }
 
-/// Who does it, and how.
+/// A description, and what forges the process.
 type Forgery = (&'static str, fn(&Tree));
 
-/// Whatever a process is called: its user, its namespaces and its program decide.
+/// Whatever the name of a process: its user, namespaces and executable decide.
 #[test]
 fn a_process_that_is_only_called_so_is_none() {
     let cwd = format!("/none/state/io.containerd.runtime.v2.task/k8s.io/{ID}");
@@ -118,7 +118,7 @@ fn a_process_that_is_only_called_so_is_none() {
     }
 }
 
-/// Those of a process that has more capabilities than ipwatch do not read.
+/// The links of a process with more capabilities than ipwatch cannot be read.
 #[test]
 fn one_whose_links_do_not_read_counts() {
     let tree = tree();
@@ -128,7 +128,7 @@ fn one_whose_links_do_not_read_counts() {
     }
     let seen = tree.proc().runtimes().unwrap();
     assert_eq!(seen.runtimes[0].engine, Engine::CriO);
-    // Without its fds it is not known where it listens.
+    // Without its fds, its sockets are unknown.
     std::fs::remove_dir_all(tree.path("proc/10/fd")).unwrap();
     std::fs::write(tree.path("proc/10/fd"), "no directory").unwrap();
     assert!(!tree.proc().runtimes().unwrap().complete);
@@ -150,7 +150,7 @@ fn the_containerd_of_dockerd_is_dockerds() {
     let [docker] = &*seen.runtimes else { panic!("{seen:?}") };
     assert_eq!((docker.pid, docker.engine), (10, Engine::Docker));
     assert!(docker.dirs.contains(&"/none/docker/exec".to_owned()), "{docker:?}");
-    // A dockerd that found it running is not its parent.
+    // A dockerd that found containerd running is not its parent.
     std::fs::write(tree.path("proc/11/status"), ROOT).unwrap();
     assert_eq!(tree.proc().runtimes().unwrap().runtimes.len(), 2, "another's");
     listens(&tree, 10, "/none/docker/exec/metrics.sock");
@@ -192,7 +192,7 @@ fn a_conmon_names_its_runtime_by_its_cgroup() {
     }
 }
 
-/// Its commands bear its name too.
+/// Its commands have the same name.
 #[test]
 fn a_podman_counts_where_it_listens() {
     let tree = tree();

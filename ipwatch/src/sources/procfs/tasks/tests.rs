@@ -36,7 +36,7 @@ fn tasks_outside_the_host_and_no_others() {
         ..Made::default()
     };
     tree.task(&killed);
-    // The threads of a process that stand where their leader stands are not told of.
+    // Threads in the netns of their leader are not reported.
     tree.task(&Made { pid: 60, tid: 60, threads: 2, ..Made::default() });
     tree.task(&Made { pid: 60, tid: 61, threads: 2, ..Made::default() });
     let (tasks, complete) = snapshot(&tree);
@@ -59,12 +59,12 @@ fn tasks_outside_the_host_and_no_others() {
 #[test]
 fn a_thread_elsewhere_and_the_threads_of_a_dead_leader() {
     let tree = Tree::new();
-    // A runtime's thread that has gone into a pod's netns.
+    // A runtime's thread that has entered a pod's netns.
     tree.task(&Made { pid: 70, tid: 70, threads: 3, netns: Some(HOST), ..Made::default() });
     tree.task(&Made { pid: 70, tid: 71, threads: 3, netns: Some(OTHER), ..Made::default() });
     tree.task(&Made { pid: 70, tid: 72, threads: 3, netns: Some(HOST), ..Made::default() });
-    // The leader is a zombie, its sibling hangs: what `lsns` does not see. While the group is being
-    // torn down the leader's count of threads may already say 1.
+    // The leader is a zombie and its sibling hangs, which `lsns` does not show. During the exit of the group, the
+    // leader's thread count may already be 1.
     let dead = Made { pid: 80, tid: 80, threads: 1, netns: None, state: 'Z', ..Made::default() };
     tree.task(&dead);
     tree.task(&Made { pid: 80, tid: 81, netns: Some(POD), state: 'D', ..Made::default() });
