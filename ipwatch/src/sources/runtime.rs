@@ -1,17 +1,17 @@
-//! What container runtimes say of their sandboxes and containers: CRI over gRPC (containerd, CRI-O) and
-//! the Docker Engine API, several at once, each over its Unix socket.
+//! Container runtimes and their sandboxes and containers: CRI over gRPC (containerd, CRI-O) and the Docker Engine API,
+//! several at once, each over its Unix socket.
 //!
-//! - `find`: which sockets there are, and which of the two APIs one speaks.
-//! - `watch`: the life of one socket: connect, list, follow, and again after it broke.
-//! - `names`: what each is called, and who is meant by a name.
+//! - `find`: which sockets exist, and which of the two APIs one speaks.
+//! - `watch`: the life of one socket: connect, list, follow, and retry after a failure.
+//! - `names`: the source name of each runtime.
 //! - `running`: which runtimes run on the node, asked or not.
-//! - `known`: what was asked once of each sandbox.
-//! - `reporter`: answers become facts.
-//! - [`cri`], [`docker`]: the two APIs, with nothing but the fields that are needed.
+//! - `known`: details of sandboxes that are requested only once.
+//! - `reporter`: turns answers into facts.
+//! - [`cri`], [`docker`]: the two APIs, with only the fields that are needed.
 //!
-//! Every fact of a runtime has [`Origin::Runtime`](crate::fact::Origin), the states of the sources too: that is
-//! how a runtime that has never answered is told from any other source. Nothing is changed in a
-//! runtime, and nothing is taken from others who listen to it.
+//! Every fact of a runtime has [`Origin::Runtime`](crate::fact::Origin), including the status of the sources: this
+//! distinguishes a runtime that has never answered from any other source. Nothing in a runtime is changed, and no event
+//! is taken away from its other clients.
 
 mod cri;
 mod docker;
@@ -37,26 +37,25 @@ use self::names::Names;
 use crate::reading::Readings;
 use crate::sources::{Emit, First, Unheard};
 
-/// How the runtimes are asked.
+/// Which runtimes are asked, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Their sockets. `None`: those in the usual places, as they appear. Empty: nobody is asked.
+    /// Their sockets. `None`: those in the usual places, as they appear. Empty: no runtime is asked.
     pub sockets: Option<Vec<Socket>>,
-    /// Follow the runtimes' events. Whoever looks only once asks again, but subscribes to nothing.
+    /// Whether to follow the runtimes' events. Without that, the lists are only requested again.
     pub follow: bool,
-    /// Runtimes that listen below one of these paths count as nobody's on this node.
+    /// A runtime that listens below one of these paths is ignored.
     pub ignore: Vec<PathBuf>,
 }
 
-/// A runtime's socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Socket {
     pub path: PathBuf,
-    /// What it speaks; found out by asking when absent.
+    /// The API that it speaks; detected if absent.
     pub kind: Option<Kind>,
 }
 
-/// What a runtime speaks.
+/// The API of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -66,26 +65,26 @@ pub enum Kind {
     Docker,
 }
 
-/// The longest that each step may take, and the pauses between.
+/// Timeouts of each step, and the pauses between.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// To connect and to learn the name; also for what is asked of one sandbox.
+    /// To connect and to learn the name; also for the details of one sandbox.
     short: Duration,
-    /// For a list; also for all that is asked of single sandboxes in one round.
+    /// For a list; also for the details of all new sandboxes in one round.
     list: Duration,
-    /// For the first answer, before the first judgement is made without it.
+    /// For the first answer; after that the first judgement is made without it.
     first: Duration,
-    /// Between two lists where there is no event stream.
+    /// Between two lists if there is no event stream.
     poll: Duration,
-    /// Between two lists beside an event stream.
+    /// Between two lists if there is an event stream.
     slow: Duration,
-    /// From an event to the list that it asks for: several come together.
+    /// From an event to the list that it causes, because several come together.
     settle: Duration,
-    /// To a second list: a runtime tells of an end some time before it has noted it down itself.
+    /// From an event to a second list, because a runtime reports an end some time before it has recorded it.
     after: Duration,
-    /// Between the beginnings of two lists, whoever asks.
+    /// Minimum time between the starts of two lists.
     apart: Duration,
-    /// First and longest pause after a failure, or before a missing socket is looked for again.
+    /// First and longest pause after a failure, or before a missing socket is checked again.
     retry: (Duration, Duration),
 }
 
@@ -105,7 +104,7 @@ impl Default for Pace {
     }
 }
 
-/// Starts to ask. To be called within the runtime of tokio.
+/// Starts the source. Must be called within the tokio runtime.
 #[must_use]
 pub fn start(settings: Settings, emit: Emit, readings: Readings) -> (Runtimes, First) {
     let (ignore, told) = (settings.ignore.clone(), emit.clone());
@@ -126,9 +125,8 @@ fn begin(settings: Settings, pace: Pace, emit: Emit) -> (Runtimes, First) {
     (runtimes, first)
 }
 
-/// What has begun.
 struct Begun {
-    /// Done when every socket that is there has its seat.
+    /// Finished when every socket that exists has its seat.
     seated: tokio::task::JoinHandle<()>,
     unheard: Unheard,
 }
@@ -147,14 +145,13 @@ fn begin_all(
     (Runtimes(names), first, Begun { seated, unheard })
 }
 
-/// The runtimes that are asked. A clone is the same.
+/// The runtimes that are asked. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Runtimes(Arc<Names>);
 
 impl Runtimes {
-    /// Has the runtime with this source name asked for everything again, soon. Many calls are one. A
-    /// name that nobody has, or a runtime that is down, is passed over: it is asked anyway once
-    /// it answers.
+    /// Requests everything again from the runtime with this source name, soon. Several calls are merged. An unknown
+    /// name is ignored, and so is a runtime that is down, which is asked anyway once it answers.
     pub fn ask(&self, runtime: &str) {
         self.0.ask(runtime);
     }
@@ -193,7 +190,7 @@ impl<'de> Deserialize<'de> for Socket {
             }
         }
         let Written { path, kind } = deserializer.deserialize_any(Either)?;
-        // As kubelet and crictl write it.
+        // Accepts the form that kubelet and crictl use.
         let path = PathBuf::from(path.strip_prefix("unix://").unwrap_or(&path));
         if !path.is_absolute() {
             let error = format!("{path:?} is no socket's path: it must begin with /");

@@ -1,7 +1,7 @@
 //! Kubernetes' Container Runtime Interface, over gRPC on a Unix socket.
 //!
-//! Asked for: the version, the list of sandboxes, the list of containers, and once of each sandbox its
-//! verbose state. A container's verbose state, which has its environment, is never asked for.
+//! Requested are the version, the list of sandboxes, the list of containers, and once for each sandbox its verbose
+//! status. A container's verbose status, which contains its environment, is never requested.
 
 mod events;
 #[cfg(test)]
@@ -31,16 +31,16 @@ use crate::sources::errors::cut;
 use crate::sources::grpc::{self, Refusal};
 use crate::sources::socket::Way;
 
-/// Longest list that is read. 10,000 containers with their labels and annotations take some MiB.
+/// Maximum size in bytes of a list. 10,000 containers with their labels and annotations take a few MiB.
 const LIST_LIMIT: usize = 16 << 20;
-/// Longest state of one sandbox.
+/// Maximum size in bytes of one sandbox's status.
 const STATUS_LIMIT: usize = 4 << 20;
-/// Longest of anything else.
+/// Maximum size in bytes of any other answer.
 const SMALL_LIMIT: usize = 256 << 10;
-/// Requests that may wait for the connection.
+/// Number of requests that may wait for the connection.
 const QUEUE: usize = 16;
 
-/// Newest first: only who does not know one is asked for the next.
+/// The newest first: the next is tried only if the runtime does not know this one.
 const VERSIONS: [&str; 2] = ["v1", "v1alpha2"];
 
 /// `PodSandboxState`
@@ -85,7 +85,7 @@ impl Client {
         format!("{}, CRI {}", self.version, self.api)
     }
 
-    /// Every sandbox and container.
+    /// Lists all sandboxes and containers.
     pub(super) async fn list(&self, runtime: &str) -> Result<Found, RuntimeError> {
         let mut found = Found::default();
         let sandboxes: Capped<PodSandbox> = self.call("ListPodSandbox", All {}, LIST_LIMIT).await?;
@@ -107,7 +107,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Where one sandbox is, and its IPs.
+    /// The netns of one sandbox, and its IPs.
     pub(super) async fn details(&self, id: &str) -> Result<Details, RuntimeError> {
         let request = PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
         let answer: PodSandboxStatusResponse =
@@ -128,7 +128,7 @@ impl Client {
         })
     }
 
-    /// One call of the runtime's service.
+    /// Calls a method of the runtime's service.
     async fn call<Q, A>(
         &self,
         method: &'static str,
@@ -145,7 +145,7 @@ impl Client {
         answer.map(tonic::Response::into_inner).map_err(|status| refusal(method, limit, &status))
     }
 
-    /// A call whose answer is a stream. It returns when the first part of that comes.
+    /// Calls a method whose answer is a stream. Returns when the first part of it arrives.
     async fn stream<Q, A>(
         &self,
         service: &str,

@@ -1,8 +1,8 @@
 //! The Docker Engine API, over HTTP on a Unix socket.
 //!
-//! Asked for: the version, the list of containers, each new one's state, and events. Docker has no
-//! sandboxes: a container with a netns of its own is told as one, and those that share it as its
-//! containers. Pods that kubelet runs through dockershim or cri-dockerd are known by their names.
+//! Requested are the version, the list of containers, the state of each new one, and events. Docker has no sandboxes: a
+//! container with its own netns is reported as one, and those that share its netns as its containers. Pods that kubelet
+//! runs through dockershim or cri-dockerd are recognised by their names.
 
 mod documents;
 #[cfg(test)]
@@ -24,21 +24,21 @@ use crate::fact::{Container, Life, PodName, Sandbox};
 use crate::sources::errors::cut;
 use crate::sources::socket::Way;
 
-/// Longest list. One container takes some KiB.
+/// Maximum size in bytes of a list. One container takes a few KiB.
 const LIST_LIMIT: usize = 16 << 20;
-/// Longest state of one container, which has its whole configuration.
+/// Maximum size in bytes of one container's state, which includes its whole configuration.
 const INSPECT_LIMIT: usize = 4 << 20;
 const VERSION_LIMIT: usize = 1 << 20;
-/// Longest event: labels are in it.
+/// Maximum size in bytes of an event, which includes labels.
 const EVENT_LIMIT: usize = 1 << 20;
 
-/// Of containers, and only what changes whether they live: every probe of a container is an event too.
+/// Only container events that change whether one is alive, because every exec probe of a container is an event too.
 const EVENTS: &str = concat!(
     "/events?filters=%7B%22type%22%3A%5B%22container%22%5D%2C%22event%22%3A%5B%22create%22%2C",
     "%22start%22%2C%22die%22%2C%22pause%22%2C%22unpause%22%2C%22rename%22%2C%22destroy%22%5D%7D"
 );
 
-/// A Docker daemon, or one that speaks as it does.
+/// A Docker daemon, or one with the same API.
 #[derive(Clone)]
 pub(super) struct Client {
     way: Way,
@@ -72,7 +72,7 @@ impl Client {
         self.version.clone()
     }
 
-    /// Every container.
+    /// Lists all containers.
     pub(super) async fn list(&self, runtime: &str) -> Result<Found, RuntimeError> {
         let what = "/containers/json";
         let answer = http::get(&self.way, what, "/containers/json?all=true").await?;
@@ -80,7 +80,7 @@ impl Client {
         Ok(sorted(runtime, &list))
     }
 
-    /// Where one container is.
+    /// The netns of one container, and its IPs.
     pub(super) async fn details(&self, id: &str) -> Result<Details, RuntimeError> {
         let what = "/containers/ID/json";
         let target = format!("/containers/{id}/json");
@@ -100,7 +100,7 @@ impl Client {
         })
     }
 
-    /// Passes events on until the daemon has no more.
+    /// Forwards events until the daemon ends the stream.
     pub(super) async fn events(&self, out: Events) -> Result<(), RuntimeError> {
         let what = "/events";
         let mut answer = http::get(&self.way, what, EVENTS).await?;
@@ -110,7 +110,7 @@ impl Client {
             while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = pending.drain(..=end).collect();
                 if let Some(event) = event(documents::read(what, &line)?) {
-                    // When it is full, a list is due that shows this too.
+                    // If the channel is full, a list is due that shows this change too.
                     let _ = out.try_send(event);
                 }
             }
@@ -131,7 +131,7 @@ fn event(event: documents::Event) -> Option<Event> {
     })
 }
 
-/// Whose netns a container is in (`HostConfig.NetworkMode`).
+/// The network mode of a container (`HostConfig.NetworkMode`).
 enum Network<'a> {
     Own,
     Host,
@@ -236,7 +236,7 @@ fn container(
     Container { runtime: runtime.to_owned(), id, sandbox, name, life, word: word.to_owned() }
 }
 
-/// A container's own name. Others are links, `/other/alias`.
+/// A container's own name. Other names are links, `/other/alias`.
 fn own_name(listed: &Listed) -> Option<&str> {
     let mut names = listed.names.as_deref().unwrap_or_default().iter();
     names.find_map(|name| name.strip_prefix('/').filter(|name| !name.contains('/')))
@@ -256,9 +256,9 @@ fn life(status: &str) -> (Life, &'static str) {
     }
 }
 
-/// A container that kubelet had made: `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT` (dockershim and
-/// cri-dockerd, `makeContainerName`, `makeSandboxName`). None of these parts can have a `_`. After a clash
-/// of names a random part follows.
+/// A container that kubelet created: `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT` (dockershim and cri-dockerd,
+/// `makeContainerName`, `makeSandboxName`). None of these parts can contain `_`. After a name conflict a random part
+/// follows.
 enum Kubelets<'a> {
     Sandbox { pod: &'a str, namespace: &'a str, uid: &'a str, attempt: Option<u32> },
     Container { name: &'a str },

@@ -1,4 +1,4 @@
-//! Which sockets there are, and what one speaks.
+//! Finds runtime sockets, and which API each speaks.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -15,7 +15,7 @@ use crate::sources::backoff::Pauses;
 use crate::sources::errors::within;
 use crate::sources::socket::{Paused, Way};
 
-/// Told while nobody is there to be asked. A runtime that is there and silent is down instead.
+/// Reported while no runtime exists. A runtime that exists and does not answer is reported as down instead.
 pub(super) const NOBODY: &str = "no runtime socket found";
 const SWITCHED_OFF: &str = "switched off by the configuration";
 
@@ -23,8 +23,8 @@ const SWITCHED_OFF: &str = "switched off by the configuration";
 struct Place {
     path: &'static str,
     kind: Kind,
-    /// The socket counts only beside this file: systemd listens on Docker's for a dockerd that does
-    /// not run (`docker.socket`), and would start it for whoever connects.
+    /// The socket counts only if this file exists: systemd listens on Docker's socket while dockerd does not run
+    /// (`docker.socket`), and would start it for any client.
     beside: Option<&'static str>,
 }
 
@@ -42,21 +42,21 @@ impl Place {
     }
 }
 
-/// A socket that may not be there yet.
+/// A socket that may not exist yet.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) way: Way,
     kind: Option<Kind>,
     beside: Option<PathBuf>,
-    /// Somebody said that it is there: if it is not, that runtime is down.
+    /// Whether the configuration names it: if it does not exist, that runtime is down.
     pub(super) expected: bool,
 }
 
 impl Candidate {
-    /// Where it really is, links resolved, if it is there.
+    /// The real path of the socket, with links resolved, if it exists.
     ///
     /// # Errors
-    /// Nobody knows.
+    /// It is unknown whether it exists.
     pub(super) async fn find(&self) -> io::Result<Option<PathBuf>> {
         let beside = self.beside.clone();
         let look = move |path: &Path| {
@@ -68,18 +68,18 @@ impl Candidate {
         self.way.look(look).await
     }
 
-    /// Where it is, as it was named.
+    /// The path as it was named.
     pub(super) fn path(&self) -> &Path {
         self.way.path()
     }
 
-    /// Whoever connects to it while its runtime does not run has it started.
+    /// Whether connecting would start a runtime that does not run.
     pub(super) fn may_be_started(&self) -> bool {
         self.beside.is_some()
     }
 
-    /// Waits until it can be asked without being started by that. A dockerd that goes down removes its pid
-    /// file late, and a connection that waits for it then starts it again.
+    /// Waits until the runtime can be asked without starting it. A dockerd that shuts down removes its pid file late,
+    /// and a connection that waits until then would start it again.
     pub(super) async fn may_be_asked(&self, pace: &Pace) {
         if self.may_be_started() {
             tokio::time::sleep(pace.poll * 2).await;
@@ -88,7 +88,7 @@ impl Candidate {
     }
 }
 
-/// Whether the process runs whose pid is in this file.
+/// Whether the process whose pid is in this file runs.
 fn is_running(path: &Path) -> bool {
     let Ok(text) = crate::bounded::read_text(path, 32) else { return false };
     let pid: Option<u32> = text.trim().parse().ok();
@@ -115,13 +115,14 @@ fn candidates(sockets: Option<Vec<Socket>>, readings: &Readings) -> Vec<Candidat
     PLACES.iter().map(usual).collect()
 }
 
-/// Starts a watch for every socket. Those that are there now hold `unheard` until they have answered.
+/// Starts a watch for every socket. The watches of sockets that exist now hold `unheard` until they have answered.
 pub(super) async fn run(sockets: Option<Vec<Socket>>, parts: Parts, unheard: Unheard) {
     watch(candidates(sockets, &parts.readings), parts, unheard).await;
 }
 
 async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
-    // All at once, and none for long: one that hangs holds up no other. It is found later, unless it was named.
+    // Checked in parallel and with a timeout, so that a socket that hangs does not delay others. It is found later,
+    // unless the configuration names it.
     let looks = candidates.iter().map(|one| tokio::time::timeout(parts.pace.first / 2, one.find()));
     let real: Vec<Option<PathBuf>> = futures_util::future::join_all(looks)
         .await
@@ -140,7 +141,7 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
     }
     for (candidate, real) in candidates.into_iter().zip(real) {
         let there = is_there((&candidate, &real));
-        // The seats of those that are there are taken in the order of the sockets.
+        // Existing sockets take their seats in the order of the configuration.
         let seat = if there { parts.names.seat(candidate.path(), real) } else { None };
         if there && seat.is_none() {
             continue;
@@ -150,7 +151,7 @@ async fn watch(candidates: Vec<Candidate>, parts: Parts, unheard: Unheard) {
     }
 }
 
-/// Waits until the socket is there. Where it really is.
+/// Waits until the socket exists. Returns its real path.
 pub(super) async fn appear(candidate: &Candidate, pace: &Pace) -> PathBuf {
     let mut pauses = Pauses::new(pace.retry);
     loop {
@@ -163,7 +164,7 @@ pub(super) async fn appear(candidate: &Candidate, pace: &Pace) -> PathBuf {
     }
 }
 
-/// That there is a runtime, if it was told that there is none.
+/// Reports that a runtime exists, if it was reported that there is none.
 pub(super) async fn found(parts: &Parts) -> Result<(), crate::sources::Closed> {
     if !parts.names.found() {
         return Ok(());
@@ -172,7 +173,7 @@ pub(super) async fn found(parts: &Parts) -> Result<(), crate::sources::Closed> {
     parts.emit.send(vec![reporter::fact(clock::now(), gone)]).await
 }
 
-/// Connects to whoever is behind a socket and learns who that is.
+/// Connects to a socket and detects which API it speaks.
 pub(super) async fn connect(candidate: &Candidate, pace: &Pace) -> Result<Client, RuntimeError> {
     let way = &candidate.way;
     let (first, other) = match (candidate.kind, looks_like_docker(way.path())) {
@@ -185,7 +186,7 @@ pub(super) async fn connect(candidate: &Candidate, pace: &Pace) -> Result<Client
         done => return done,
     };
     match other {
-        // If neither is right, the likelier one has more to say.
+        // If neither works, the error of the likelier one is more useful.
         Some(other) => speak(other, way, pace).await.map_err(|_| error),
         None => Err(error),
     }

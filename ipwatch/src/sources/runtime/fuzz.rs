@@ -1,4 +1,4 @@
-//! For the fuzz targets.
+//! Entry points of the fuzz targets.
 
 pub use super::cri::fuzz::cri;
 pub use super::docker::fuzz::docker;

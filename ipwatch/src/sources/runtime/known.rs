@@ -1,7 +1,8 @@
-//! What was learnt once of each sandbox: a list does not tell it, and asking is dear.
+//! Details of sandboxes that are requested once for each, because lists do not contain them and the request is
+//! expensive.
 //!
-//! Asking after one sandbox goes through its shim (containerd, `toCRISandboxInfo`: `task.Status`) or
-//! takes the container's lock (dockerd, `ContainerInspect`), so it may hang where a list does not.
+//! The request goes through the sandbox's shim (containerd, `toCRISandboxInfo`: `task.Status`) or takes the container's
+//! lock (dockerd, `ContainerInspect`), so it can hang even if a list does not.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,39 +10,39 @@ use std::net::IpAddr;
 use super::reporter::Found;
 use crate::fact::{BootNs, Life, Sandbox};
 
-/// First and longest pause, in ns, before a sandbox is asked after again in vain.
+/// First and longest pause in nanoseconds before a failed request is repeated.
 const RETRY: (u64, u64) = (5_000_000_000, 300_000_000_000);
 
-/// What is asked once.
+/// The details of one sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Details {
     pub(super) pid: Option<u32>,
     pub(super) netns_path: Option<String>,
     pub(super) ips: Vec<IpAddr>,
-    /// `None`: not told.
+    /// `None`: the runtime did not say.
     pub(super) host_network: Option<bool>,
-    /// How it stands, where that is told again, and later than by the list.
+    /// Its state, if the details contain it: newer than that in the list.
     pub(super) life: Option<(Life, &'static str)>,
 }
 
-/// The sandboxes that are listed.
+/// The sandboxes in the last list.
 #[derive(Debug, Default)]
 pub(super) struct Known(HashMap<String, Entry>);
 
 #[derive(Debug, Default)]
 struct Entry {
     details: Option<Details>,
-    /// It lived when it was asked after: one that is started again has another netns.
+    /// Whether it was alive when it was requested: a sandbox that is started again has another netns.
     alive: bool,
     tries: u32,
-    /// Not before.
+    /// The request must not be repeated before this time.
     again: BootNs,
-    /// In the newest list.
+    /// Whether it is in the newest list.
     listed: bool,
 }
 
 impl Known {
-    /// Adds what is known to the sandboxes of a list; forgets those that are not in it.
+    /// Adds the known details to the sandboxes of a list, and forgets sandboxes that are not in it.
     pub(super) fn complete(&mut self, found: &mut Found) {
         for entry in self.0.values_mut() {
             entry.listed = false;
@@ -59,12 +60,12 @@ impl Known {
         self.0.retain(|_, entry| entry.listed);
     }
 
-    /// Whether this one is to be asked after now.
+    /// Whether the details of this sandbox must be requested now.
     pub(super) fn wants(&self, id: &str, now: BootNs) -> bool {
         self.0.get(id).is_some_and(|entry| entry.details.is_none() && entry.again <= now)
     }
 
-    /// It was asked after: what came, if anything.
+    /// Records the result of a request; `None` if it failed.
     pub(super) fn asked(&mut self, sandbox: &mut Sandbox, details: Option<Details>, now: BootNs) {
         let Some(entry) = self.0.get_mut(&sandbox.id) else { return };
         match details {
@@ -84,7 +85,7 @@ impl Known {
         }
     }
 
-    /// Its netns is another one now, or it is gone.
+    /// Forgets a sandbox that has another netns now, or is gone. Returns whether it was known.
     pub(super) fn forget(&mut self, id: &str) -> bool {
         self.0.remove(id).is_some()
     }
@@ -92,7 +93,7 @@ impl Known {
 
 impl Details {
     fn add_to(&self, sandbox: &mut Sandbox) {
-        // The pid of a dead one may be somebody else's by now.
+        // The pid of a dead sandbox may have been reused.
         sandbox.pid = self.pid.filter(|_| sandbox.life == Life::Alive);
         if sandbox.ips.is_empty() {
             sandbox.ips.clone_from(&self.ips);
@@ -100,7 +101,7 @@ impl Details {
         if let Some(host_network) = self.host_network {
             sandbox.host_network = host_network;
         }
-        // dockerd has a path for the node's own netns too, and every such container has it.
+        // dockerd also has a path for the host's netns, and every container in the host network has it.
         sandbox.netns_path = self.netns_path.clone().filter(|_| !sandbox.host_network);
     }
 }
@@ -143,7 +144,7 @@ mod tests {
         known.complete(&mut again);
         assert_eq!(again.sandboxes[0].pid, Some(7));
         assert_eq!(again.sandboxes[0].netns_path.as_deref(), Some("/run/netns/a"));
-        // A dead one keeps its path, but its pid may be another's.
+        // A dead sandbox keeps its path, but its pid may have been reused.
         let mut dead = list("a", Life::Dead);
         known.complete(&mut dead);
         assert_eq!(dead.sandboxes[0].pid, None);

@@ -1,8 +1,7 @@
-//! What the runtimes are called as sources, and who is meant by a name.
+//! The names of runtimes as sources.
 //!
-//! A runtime is called what it calls itself, `containerd`, `cri-o` or `docker`. A second one of that
-//! name has its socket's path behind it. Before a runtime has said its name it is called what is
-//! usual for its socket.
+//! A runtime has the name that it reports, `containerd`, `cri-o` or `docker`. For a second runtime with the same name,
+//! the path of its socket is appended. Before a runtime has reported its name, it has the usual name for its socket.
 
 use crate::fact::{SourceName, store};
 use std::collections::BTreeSet;
@@ -13,10 +12,10 @@ use tokio::sync::Notify;
 
 /// The source that stands for all runtimes while there is none.
 pub(super) const NONE: &str = SourceName::Runtime.as_str();
-/// Longest name that a runtime may give itself.
+/// Maximum length of a name that a runtime reports.
 const LONGEST: usize = 32;
 
-/// Every runtime that was found.
+/// All runtimes that were found.
 #[derive(Debug, Default)]
 pub(super) struct Names(Mutex<Inner>);
 
@@ -24,24 +23,24 @@ pub(super) struct Names(Mutex<Inner>);
 struct Inner {
     /// In the order of the sockets.
     seats: Vec<(String, Arc<Notify>)>,
-    /// Sockets that are watched, links resolved: two paths may lead to one runtime.
+    /// Real paths of the watched sockets: two paths may lead to one runtime.
     sockets: BTreeSet<PathBuf>,
-    /// It was told that there is no runtime.
+    /// Whether it was reported that there is no runtime.
     none: bool,
 }
 
-/// The place of one runtime among them.
+/// The entry of one runtime.
 #[derive(Debug)]
 pub(super) struct Seat {
     names: Arc<Names>,
     index: usize,
-    /// Rung when somebody wants it asked.
+    /// Notified when the runtime must be asked again.
     pub(super) bell: Arc<Notify>,
 }
 
 impl Names {
-    /// A seat for a socket, under its usual name. `real`: its path with links resolved; one that is not there is known
-    /// by the path it was named by. `None`: the same socket has one, under another path.
+    /// Creates a seat for a socket, with the usual name. `real`: its path with links resolved; a socket that does not
+    /// exist is known by its configured path. `None`: the same socket already has a seat, under another path.
     pub(super) fn seat(self: &Arc<Self>, socket: &Path, real: Option<PathBuf>) -> Option<Seat> {
         let real = real.unwrap_or_else(|| socket.to_owned());
         let bell = Arc::new(Notify::new());
@@ -55,7 +54,7 @@ impl Names {
         Some(Seat { names: Arc::clone(self), index, bell })
     }
 
-    /// Rings for the runtime of this name.
+    /// Notifies the runtime with this name.
     pub(super) fn ask(&self, runtime: &str) {
         let inner = self.lock();
         for (_, bell) in inner.seats.iter().filter(|(name, _)| name == runtime) {
@@ -63,23 +62,23 @@ impl Names {
         }
     }
 
-    /// Whether a socket has a seat: it is asked.
+    /// Whether a socket has a seat, so that it is asked.
     pub(super) fn has(&self, socket: &Path) -> bool {
         self.lock().sockets.contains(socket)
     }
 
-    /// It will be told that there is no runtime.
+    /// Records that it is reported that there is no runtime.
     pub(super) fn none(&self) {
         self.lock().none = true;
     }
 
-    /// One was found. Whether it was told before that there is none.
+    /// Records that a runtime was found. Returns whether it was reported before that there is none.
     pub(super) fn found(&self) -> bool {
         std::mem::take(&mut self.lock().none)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while it holds the lock.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,23 +92,23 @@ impl Inner {
     }
 }
 
-/// Whether another source, or a kind of store, is called so.
+/// Whether another source, or a kind of store, has this name.
 fn is_taken(name: &str) -> bool {
     SourceName::ALL.iter().any(|own| own.as_str() == name) || store::ALL.contains(&name)
 }
 
 impl Seat {
-    /// What the runtime is called.
+    /// The name of the runtime.
     pub(super) fn name(&self) -> String {
         self.names.lock().seats[self.index].0.clone()
     }
 
-    /// Its socket is there: where it really is.
+    /// Adds the real path of its socket.
     pub(super) fn is_at(&self, real: PathBuf) {
         self.names.lock().sockets.insert(real);
     }
 
-    /// It has said what it is called. Its former name, if that was another one.
+    /// Sets the name that the runtime reported. Returns its former name if that was different.
     pub(super) fn rename(&self, called: &str, socket: &Path) -> Option<String> {
         let mut inner = self.names.lock();
         let before = inner.seats[self.index].0.clone();
@@ -118,20 +117,20 @@ impl Seat {
     }
 }
 
-/// A name that fits into a column and into a log line.
+/// A name that is safe in a column and in a log line.
 fn clean(called: &str) -> String {
     let fine = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let name: String =
         called.chars().filter(fine).take(LONGEST).map(|c| c.to_ascii_lowercase()).collect();
     match name.as_str() {
         "" => NONE.to_owned(),
-        // As CRI-O's RuntimeName is spelt, and as it was in older versions.
+        // CRI-O's current spelling for the name that older versions report.
         "crio" => "cri-o".to_owned(),
         _ => name,
     }
 }
 
-/// The runtime that usually has this socket.
+/// The usual name of the runtime with this socket.
 fn usual(socket: &Path) -> String {
     let file = socket.file_name().unwrap_or_default().to_string_lossy();
     let name = match file.trim_end_matches(".sock") {
@@ -206,7 +205,7 @@ mod tests {
         other.bell.notified().await;
         let mut quiet = std::pin::pin!(one.bell.notified());
         assert!(!quiet.as_mut().enable());
-        // Two calls were one.
+        // The two calls were merged.
         let mut quiet = std::pin::pin!(other.bell.notified());
         assert!(!quiet.as_mut().enable());
     }

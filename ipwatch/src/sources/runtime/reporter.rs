@@ -1,4 +1,4 @@
-//! From a runtime's answers to facts, with bounds on everything.
+//! Turns a runtime's answers into facts, with limits on everything.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,34 +10,34 @@ use crate::fact::{
 };
 use crate::sources::{Closed, Emit};
 
-/// Sandboxes, and likewise containers, that are told of one runtime. A node runs some hundred.
+/// Maximum number of sandboxes, and of containers, reported for one runtime. A node runs some hundred.
 pub(super) const MOST: usize = 16_384;
-/// Longest name that is kept. Kubernetes allows 253.
+/// Maximum length in bytes of a name that is kept. Kubernetes allows 253.
 const LONGEST_NAME: usize = 512;
-/// IPs that are kept of one sandbox.
+/// Maximum number of IPs kept of one sandbox.
 const MOST_IPS: usize = 64;
-/// Facts that are handed over together.
+/// Maximum number of facts sent together.
 const BATCH: usize = 256;
 
-/// What a runtime has.
+/// The content of a list.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) sandboxes: Vec<Sandbox>,
     pub(super) containers: Vec<Container>,
-    /// Entries that cannot be told of: too many, or without an id that may be one.
+    /// Number of entries left out: too many, duplicates, or without a valid id.
     pub(super) dropped: usize,
-    /// Those of them that had no such id.
+    /// Of these, entries without a valid id.
     pub(super) nameless: u64,
 }
 
 impl Found {
-    /// An entry has no id that may be one.
+    /// Counts an entry without a valid id.
     pub(super) fn leave_out(&mut self) {
         self.dropped += 1;
         self.nameless += 1;
     }
 
-    /// One entry for each id: a runtime that names one twice is confused, and then both are doubtful.
+    /// Keeps one entry for each id. A duplicate makes the list incomplete, because both entries are doubtful.
     pub(super) fn dedup(&mut self) {
         let mut seen = HashSet::new();
         let before = self.sandboxes.len() + self.containers.len();
@@ -47,7 +47,7 @@ impl Found {
     }
 }
 
-/// Tells a whole list: whatever it does not name is gone, if it is complete.
+/// Reports a whole list: if it is complete, whatever it does not contain is gone.
 pub(super) async fn list(
     runtime: &str,
     found: Found,
@@ -82,15 +82,15 @@ pub(super) fn source(name: String, status: SourceStatus, detail: String) -> Fact
     fact(clock::now(), Observation::Source(Source { name, status, detail }))
 }
 
-/// An id, if it may be one: it goes into paths and into requests.
+/// A container id, if valid: it is used in paths and requests.
 pub(super) fn id(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?;
     Name::ContainerId.fits(text).then(|| text.to_owned())
 }
 
-/// A name, lossily decoded and cut. Hostile text.
+/// A name from untrusted text, lossily decoded and cut.
 pub(super) fn name(text: &[u8]) -> String {
-    // Four bytes to a character at most; what is lossy may grow, so it is cut again.
+    // Lossy decoding can lengthen the text, so it is cut again.
     let text = String::from_utf8_lossy(&text[..text.len().min(LONGEST_NAME)]);
     text[..text.floor_char_boundary(LONGEST_NAME)].to_owned()
 }
@@ -105,12 +105,12 @@ pub(super) fn pod(namespace: &[u8], pod: &[u8], uid: &[u8]) -> Option<PodName> {
     Some(PodName { namespace: name(namespace), name: named(pod)?, uid: named(uid) })
 }
 
-/// A path on the node, if it may be one.
+/// A path on the node, if valid.
 pub(super) fn path(text: &str) -> Option<String> {
     Name::Path.fits(text).then(|| text.to_owned())
 }
 
-/// The IPs among these texts.
+/// The valid IPs in these texts.
 pub(super) fn ips<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<IpAddr> {
     let mut ips = Vec::new();
     for text in texts.take(MOST_IPS) {

@@ -1,9 +1,9 @@
 //! Which runtimes run on the node, and which of them are asked. A runtime that runs and is not asked may own any
-//! container that the others deny.
+//! container that the others do not know.
 //!
 //! A runtime is asked if it listens on a socket that has a seat (`names`), whether or not it answers there: one that
-//! does not is down, and told as such. What runs is read from `/proc` now and then, for nothing tells of it: a runtime
-//! starts once in a node's life.
+//! does not is reported as down. The running runtimes are read from `/proc` periodically, because no event reports
+//! them: a runtime usually starts once in a node's life.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,21 @@ use crate::sources::procfs::{Proc, RuntimesSeen};
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit, Unheard};
 
-/// Between two readings. A pod's netns is judged by others' denial after five minutes, if the configuration does not
-/// say otherwise.
+/// Between two reads. Unless configured otherwise, a pod's netns is judged after five minutes by whether other runtimes
+/// know it.
 const EVERY: Duration = Duration::from_secs(30);
-/// The source's name.
 pub(super) const NAME: &str = SourceName::Runtimes.as_str();
-/// Runtimes that `doctor` lists.
+/// Maximum number of runtimes that `doctor` lists.
 const LISTED: usize = 8;
 
-/// What was told last.
+/// The last report.
 #[derive(Debug, Default)]
 struct Told {
     seen: Option<RuntimesSeen>,
     standing: Standing,
 }
 
-/// Reads what runs, again and again, until the daemon goes down. Lets go of `initial_sync` once it was told.
+/// Reads the running runtimes periodically until the daemon shuts down. Releases `first` after the first report.
 pub(super) async fn run(
     names: Arc<Names>,
     ignore: Vec<PathBuf>,
@@ -52,12 +51,12 @@ pub(super) async fn run(
                 Ok(seen)
             }
             Ok(Ok(Err(error))) => Err(format!("/proc does not answer: {error}")),
-            // The next reading leaves it out.
+            // The next read leaves it out.
             Ok(Err(hangs)) => {
                 tracing::warn!("{hangs} does not answer: the runtimes are read without it");
                 continue;
             }
-            // It panicked, or the runtime of tokio ends.
+            // The thread panicked, or the tokio runtime is shutting down.
             Err(error) => Err(error.to_string()),
         };
         if told.tell(&emit, seen).await.is_err() {
@@ -66,14 +65,14 @@ pub(super) async fn run(
         drop(first.take());
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
-            // What was left out may be read now.
+            // A process that was left out may be readable again.
             _ = returns.changed() => {}
         }
     }
 }
 
 impl Told {
-    /// Tells what has changed.
+    /// Reports what has changed.
     async fn tell(
         &mut self,
         emit: &Emit,
@@ -84,7 +83,7 @@ impl Told {
             Ok(seen) => standing(seen),
             Err(error) => (SourceStatus::Down, error.clone()),
         };
-        // What cannot be read may be anything.
+        // After a failed read, anything may be running.
         let seen = seen.unwrap_or_default();
         if self.seen.as_ref() != Some(&seen) {
             let RuntimesSeen { runtimes, monitors, complete } = seen.clone();
@@ -97,8 +96,8 @@ impl Told {
     }
 }
 
-/// Where the sockets really are whose path is a link, or leads through one: a seat is known by that. Where nobody can
-/// look, it is known by its name.
+/// The real paths of sockets whose path is a link or leads through one, because seats are known by real paths. If a
+/// path cannot be resolved, its name is used.
 fn resolve(seen: &RuntimesSeen) -> BTreeMap<String, PathBuf> {
     let real = |path: &String| {
         let _reading = reading::path(Path::new(path)).ok()?;
@@ -108,7 +107,7 @@ fn resolve(seen: &RuntimesSeen) -> BTreeMap<String, PathBuf> {
     seen.runtimes.iter().flat_map(|process| &process.sockets).filter_map(real).collect()
 }
 
-/// Marks who is asked, and whom the configuration leaves out.
+/// Marks the runtimes that are asked, and those that the configuration ignores.
 fn mark(
     seen: &mut RuntimesSeen,
     real: &BTreeMap<String, PathBuf>,
@@ -130,7 +129,7 @@ fn mark(
     }
 }
 
-/// How it stands: who is not asked, and what to do about it.
+/// The status: which runtimes are not asked, and what to do about it.
 fn standing(seen: &RuntimesSeen) -> (SourceStatus, String) {
     if !seen.complete {
         let text = "not every process could be read (CAP_SYS_PTRACE): no container counts as dead by the word of \
@@ -170,7 +169,7 @@ fn complaint(process: &RuntimeProcess, monitors: &[Monitor]) -> String {
     format!("{runs} ({})", place(process))
 }
 
-/// Its pid and its socket.
+/// Name, pid and socket of a runtime.
 fn place(process: &RuntimeProcess) -> String {
     let socket = process.sockets.first().map(|path| format!(", {path}")).unwrap_or_default();
     format!("{} pid {}{socket}", process.engine.name(), process.pid)
@@ -239,7 +238,7 @@ mod tests {
                 (status, &*detail),
                 (SourceStatus::Active, "asked: cri-o pid 11, /none/crio.sock")
             );
-            // A prefix is one of whole parts.
+            // A prefix must consist of whole path components.
             mark(&mut seen, &BTreeMap::new(), &names, &["/no".into(), "/none/containerd".into()]);
             assert_eq!(standing(&seen).0, SourceStatus::Degraded);
         }

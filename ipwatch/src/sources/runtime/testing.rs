@@ -1,6 +1,5 @@
-//! Running the source in tests, and what becomes of its facts. The runtimes are fake ones, each on a
-//! socket of its own: [`cri::fake`](super::cri::fake), [`docker::fake`](super::docker::fake), and some
-//! that speak neither.
+//! Runs the source in tests and receives its facts. The runtimes are fakes, each on its own socket:
+//! [`cri::fake`](super::cri::fake), [`docker::fake`](super::docker::fake), and some that speak neither API.
 
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use crate::sources::testing::Heard;
 pub(super) use crate::sources::testing::PATIENCE;
 use crate::sources::{Emit, First};
 
-/// Patient with whoever answers, and quick otherwise.
+/// Long timeouts, short pauses.
 pub(super) fn pace() -> Pace {
     let ms = Duration::from_millis;
     Pace {
@@ -33,7 +32,7 @@ pub(super) fn pace() -> Pace {
     }
 }
 
-/// As [`pace`], with little patience for who does not answer.
+/// As [`pace`], with short timeouts.
 pub(super) fn hurried() -> Pace {
     Pace { short: Duration::from_millis(200), list: Duration::from_secs(1), ..pace() }
 }
@@ -68,7 +67,7 @@ impl DerefMut for Seen {
     }
 }
 
-/// Starts the source on these sockets, as the configuration names them.
+/// Starts the source on these sockets, as if the configuration named them.
 pub(super) fn run(sockets: &[(&Path, Option<Kind>)], pace: Pace) -> (Runtimes, First, Seen) {
     let socket =
         |(path, kind): &(&Path, Option<Kind>)| Socket { path: path.to_path_buf(), kind: *kind };
@@ -96,7 +95,7 @@ impl Seen {
         .await
     }
 
-    /// A sandbox whose netns is known.
+    /// Waits for a sandbox whose netns is known.
     pub(super) async fn whole(&mut self, id: &str) -> Sandbox {
         self.until(&format!("sandbox {id}, whole"), |what| match what {
             Observation::Sandbox(sandbox) if sandbox.id == id && sandbox.netns_path.is_some() => {
@@ -122,7 +121,7 @@ impl Seen {
     }
 }
 
-/// A socket that takes every connection and says `text`, then nothing, for ever.
+/// A socket that accepts every connection and sends `text`, then nothing more.
 pub(super) fn says(path: &Path, text: &'static [u8]) {
     let listener = UnixListener::bind(path).unwrap();
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! Whole runtimes, against fake ones in this process.
+//! Tests the whole source against fake runtimes in this process.
 
 mod hostile;
 
@@ -183,7 +183,7 @@ async fn a_runtime_that_dies_is_down_until_it_is_back() {
     let asked = runtime.calls("PodSandboxStatus");
     let _server = runtime.serve_for_now(&path);
     seen.source("containerd", SourceStatus::Degraded).await;
-    // It is the same sandbox: nothing is asked twice.
+    // It is the same sandbox: nothing is requested twice.
     assert_eq!(seen.whole("s1").await.pid, Some(4711));
     assert_eq!(runtime.calls("PodSandboxStatus"), asked);
 }
@@ -231,7 +231,7 @@ async fn a_runtime_is_renamed_once_it_says_its_name() {
     let place = Place::new();
     let path = place.path("containerd.sock");
     let (_, _, mut seen) = run(&[(&path, CRI)], pace());
-    // Named, but not there: that is no "nobody".
+    // A socket that is configured but does not exist is not reported as "no runtime".
     let down = seen.source("containerd", SourceStatus::Down).await;
     assert!(down.detail.starts_with("no socket at /"), "{}", down.detail);
     Cri::new("cri-o").serve(&path);
@@ -273,7 +273,7 @@ async fn asking_lists_again_at_once() {
 #[tokio::test]
 async fn what_a_socket_speaks_is_found_out_by_asking() {
     let place = Place::new();
-    // Each behind a name that lets the other be expected.
+    // Each has a name that suggests the other API.
     let (cri, docker) = (place.path("docker.sock"), place.path("some.sock"));
     Cri::new("cri-o").with("s1").serve(&cri);
     Docker::new("[]").serve(&docker);

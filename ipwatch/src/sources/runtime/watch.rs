@@ -1,6 +1,6 @@
-//! The life of one socket: connect, list, follow; and again after it broke.
+//! The life of one socket: connect, list, follow, and retry after a failure.
 //!
-//! Every step has a deadline, and each runtime has a task of its own: one that hangs delays nobody.
+//! Every step has a timeout, and each runtime has a task of its own: one that hangs does not delay the others.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::sources::session::Standing;
 use crate::sources::socket::Paused;
 use crate::sources::{Closed, Emit, Unheard};
 
-/// Sandboxes that are asked after at a time.
+/// Number of sandboxes whose details are requested in parallel.
 const AT_A_TIME: usize = 8;
-/// Events that may wait. What does not fit is in the list that those before it ask for.
+/// Maximum number of waiting events. One that does not fit is covered by the list that the waiting ones cause.
 const EVENTS: usize = 64;
 
-/// What all watches share.
+/// Shared by all watches.
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     pub(super) names: Arc<Names>,
@@ -40,24 +40,23 @@ pub(super) struct Parts {
     pub(super) readings: Readings,
 }
 
-/// A runtime that has said who it is.
+/// A connected runtime whose API is known.
 #[derive(Clone)]
 pub(super) enum Client {
     Cri(cri::Client),
     Docker(docker::Client),
 }
 
-/// What a runtime's event says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
     /// Something has changed.
     Changed,
-    /// This one runs, perhaps anew, and then in another netns.
+    /// This container was started, perhaps again, and then has another netns.
     Started(String),
     Removed(String),
 }
 
-/// Where a client puts events.
+/// Where a client sends events.
 pub(super) type Events = mpsc::Sender<Event>;
 
 impl Client {
@@ -90,12 +89,12 @@ impl Client {
         }
     }
 
-    /// Whether a dead sandbox has anything left to be asked after.
+    /// Whether the details of a dead sandbox are of any use.
     fn tells_of_the_dead(&self) -> bool {
         matches!(self, Self::Cri(_))
     }
 
-    /// Passes events on for as long as the runtime has any to tell.
+    /// Forwards events until the runtime ends the stream.
     async fn events(&self, out: Events) -> Result<(), RuntimeError> {
         match self {
             Self::Cri(client) => client.events(out).await,
@@ -123,12 +122,12 @@ impl Stream {
         Self { events, began: Instant::now(), task }
     }
 
-    /// Nothing comes any more, or ever did.
+    /// Whether no further event can come.
     fn has_ended(&self) -> bool {
         self.events.is_closed() && self.events.is_empty()
     }
 
-    /// It was no mere refusal.
+    /// Whether the stream lasted, and was not merely refused.
     fn lived(&self, pace: &Pace) -> bool {
         self.began.elapsed() > pace.poll
     }
@@ -146,7 +145,7 @@ pub(super) struct Watch {
     seat: Option<Seat>,
     parts: Parts,
     known: Known,
-    /// It has answered as a runtime before.
+    /// Whether it has answered as a runtime before.
     answered: bool,
     standing: Standing,
 }
@@ -154,9 +153,9 @@ pub(super) struct Watch {
 /// When the next list is due.
 struct Due {
     next: Instant,
-    /// Whoever asks.
+    /// Not before this time, whatever the reason.
     soonest: Instant,
-    /// One more after that: see [`Pace::after`].
+    /// When a second list is due: see [`Pace::after`].
     after: Option<Instant>,
 }
 
@@ -166,22 +165,22 @@ impl Due {
         Self { next: now, soonest: now, after: None }
     }
 
-    /// Somebody wants one, in `wait`.
+    /// Requests a list within `wait`.
     fn sooner(&mut self, wait: Duration) {
         self.next = self.next.min((Instant::now() + wait).max(self.soonest));
     }
 
-    /// One is done that took a while: a busy runtime is not to spend all its time on us.
+    /// Schedules the next list after one that took a while, so that a busy runtime does not spend all its time on them.
     fn done(&mut self, took: Duration, regular: Duration, pace: &Pace) {
         let now = Instant::now();
         self.soonest = now + (4 * took).clamp(pace.apart, pace.poll);
-        // A little off, so that two that began together do not stay together.
+        // With jitter, so that two runtimes that started together drift apart.
         let next = now + regular + regular.mul_f32((clock::now().0 % 1024) as f32 / 10_240.0);
         self.next = self.after.take().map_or(next, |after| after.min(next)).max(self.soonest);
     }
 }
 
-/// `limit`, or what is left until then.
+/// The smaller of `limit` and the time left until `until`.
 fn left(limit: Duration, until: Option<Instant>) -> Duration {
     until.map_or(limit, |until| limit.min(until.saturating_duration_since(Instant::now())))
 }
@@ -192,12 +191,13 @@ impl Watch {
         Self { candidate, seat, parts, known, answered: false, standing: Standing::default() }
     }
 
-    /// Until the daemon goes down. Lets go of `initial_sync` once the runtime has answered, or failed.
+    /// Runs until the daemon shuts down. Releases `first` once the runtime has answered or failed.
     pub(super) async fn run(mut self, mut first: Option<Unheard>) {
         let mut pauses = Pauses::new(self.parts.pace.retry);
         loop {
             let Some(seat) = self.seat().await else { return };
-            // Before any other has told what it has: this one's silence is not a denial.
+            // Reported before any other runtime has reported its sandboxes: silence of this runtime does not mean that
+            // it denies them.
             if first.is_some() {
                 let waits = "has not answered yet".to_owned();
                 if self.tell(&seat.name(), SourceStatus::Degraded, waits).await.is_err() {
@@ -221,7 +221,7 @@ impl Watch {
         }
     }
 
-    /// Its seat, as soon as there is a socket. `None`: another path leads to the same one.
+    /// Its seat, as soon as the socket exists. `None`: another path leads to the same socket.
     async fn seat(&mut self) -> Option<Seat> {
         if let Some(seat) = self.seat.take() {
             return Some(seat);
@@ -230,7 +230,7 @@ impl Watch {
         self.parts.names.seat(self.candidate.path(), Some(real))
     }
 
-    /// From the connection to its end.
+    /// Runs from the connection to its failure.
     async fn session(
         &mut self,
         seat: &Seat,
@@ -239,7 +239,7 @@ impl Watch {
     ) -> Result<Infallible, Ended> {
         find::found(&self.parts).await?;
         let pace = self.parts.pace;
-        // The first judgement waits for this one, but not for long: it must know by then.
+        // The first judgement waits for this runtime only for a limited time, and must know by then.
         let hurry = first.is_some().then(|| Instant::now() + pace.first.mul_f32(0.9));
         let client = find::connect(&self.candidate, &pace);
         let client = within("the version", left(pace.short * 2, hurry), client).await?;
@@ -248,7 +248,7 @@ impl Watch {
             seat.is_at(real);
         }
         self.rename(seat, client.name()).await?;
-        // Before the list, so that nothing is lost in between.
+        // Before the list, so that nothing is missed in between.
         let mut stream = self.parts.follow.then(|| Stream::of(&client));
         let mut due = Due::now();
         self.expect_more(&mut due);
@@ -262,7 +262,7 @@ impl Watch {
         }
     }
 
-    /// Between two lists, if nothing asks for one.
+    /// The time between two lists if nothing requests one.
     fn regular(&self, stream: Option<&Stream>) -> Duration {
         match stream {
             Some(stream) if !stream.has_ended() => self.parts.pace.slow,
@@ -270,12 +270,12 @@ impl Watch {
         }
     }
 
-    /// What was just told may not be all yet.
+    /// Schedules a second list, because the runtime may not have recorded everything yet.
     fn expect_more(&self, due: &mut Due) {
         due.after = Some(Instant::now() + self.parts.pace.after);
     }
 
-    /// Waits until the next list is due, and follows the events meanwhile.
+    /// Waits until the next list is due, and handles events meanwhile.
     async fn wait(
         &mut self,
         seat: &Seat,
@@ -299,7 +299,8 @@ impl Watch {
                         due.sooner(self.parts.pace.settle);
                         self.expect_more(due);
                     }
-                    // It ended. If the runtime has, the list will tell. One that lived may be had again.
+                    // The stream ended. If the runtime stopped, the list will show it. A stream that lasted is opened
+                    // again.
                     None if self.candidate.may_be_started() => {
                         let missing = Unconnected::missing(self.candidate.path());
                         return Err(RuntimeError::from(missing).into());
@@ -334,7 +335,7 @@ impl Watch {
         }
     }
 
-    /// One list, told whole; then what is asked once of each new sandbox. How long the list took.
+    /// Requests a list and reports it, then requests the details of each new sandbox. Returns how long the list took.
     async fn round(
         &mut self,
         seat: &Seat,
@@ -360,8 +361,8 @@ impl Watch {
         Ok(took)
     }
 
-    /// Asks after new sandboxes, a few at a time. One that does not answer delays the others little, and
-    /// the next list not for long; where somebody waits for the answer of a single look, hardly at all.
+    /// Requests the details of new sandboxes, a few in parallel. One that does not answer delays the others and the
+    /// next list only for a limited time, and even less if the source does not follow events.
     async fn ask_after(&mut self, client: &Client, new: Vec<Sandbox>) -> Result<(), Closed> {
         let pace = self.parts.pace;
         let until = tokio::time::sleep(if self.parts.follow { pace.list } else { pace.first });
@@ -393,7 +394,7 @@ impl Watch {
         Ok(())
     }
 
-    /// The runtime answers: how well.
+    /// Reports the status of a runtime that answers.
     async fn answers(
         &mut self,
         seat: &Seat,
@@ -415,16 +416,16 @@ impl Watch {
         self.tell(&seat.name(), status, detail).await
     }
 
-    /// It does not answer: what it would have told is unknown.
+    /// Reports that the runtime does not answer: its sandboxes are unknown.
     async fn fell_silent(&mut self, seat: &Seat, error: &RuntimeError) -> Result<(), Closed> {
         let socket = self.candidate.path().display();
         let detail = match error {
-            // These name it themselves.
+            // These errors contain the path already.
             RuntimeError::Unconnected(_) => error.to_string(),
             _ => format!("{error}; {socket}"),
         };
         let status = match error {
-            // As beside Docker, whose containerd has it switched off. One that had it has lost it.
+            // The containerd used by Docker has its CRI disabled. A runtime that offered the CRI before is down.
             RuntimeError::NoCri if !self.answered => SourceStatus::Disabled,
             _ => SourceStatus::Down,
         };

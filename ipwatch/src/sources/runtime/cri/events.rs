@@ -1,5 +1,5 @@
-//! The events of a runtime that speaks the CRI. They only say that something has changed, and what was
-//! removed: a list tells the rest.
+//! The events of a runtime that speaks the CRI. They only report that something has changed, and what was removed; a
+//! list provides the rest.
 
 use prost::Message;
 use tonic::Streaming;
@@ -12,19 +12,18 @@ use super::{Client, refusal};
 
 /// `CONTAINER_DELETED_EVENT`
 const DELETED: i32 = 3;
-/// The containerd namespace of everything that its CRI makes.
+/// The containerd namespace of everything that its CRI plugin creates.
 const NAMESPACE: &str = "k8s.io";
 const TASK_EXIT: &str = "/tasks/exit";
 const CONTAINER_DELETE: &str = "/containers/delete";
 const TOPICS: [&str; 4] = ["/tasks/start", TASK_EXIT, "/tasks/delete", CONTAINER_DELETE];
 
 impl Client {
-    /// Passes events on until the runtime has no more, or never has any.
+    /// Forwards events until the runtime ends the stream or refuses it.
     ///
-    /// containerd is asked by its own service. Its `GetContainerEvents` has one queue for all who listen
-    /// up to 1.7 (`containerEventsChan` in pkg/cri/sbserver/container_events.go): each event reaches
-    /// one of them, so that we would take kubelet's (Evented PLEG). Its own events reach all, and
-    /// 1.6 has them too.
+    /// containerd is asked through its own event service. Its `GetContainerEvents` has a single queue for all clients
+    /// up to 1.7 (`containerEventsChan` in pkg/cri/sbserver/container_events.go): each event reaches only one of them,
+    /// so we would take kubelet's events (Evented PLEG). Its own events reach all clients, and 1.6 has them too.
     pub(in super::super) async fn events(&self, out: Events) -> Result<(), RuntimeError> {
         if self.name == "containerd" {
             self.containerd_events(out).await
@@ -57,7 +56,7 @@ async fn forward<A>(
         stream.message().await.map_err(|status| refusal(what, super::SMALL_LIMIT, &status))?
     {
         if let Some(event) = read(&event) {
-            // When it is full, a list is due that shows this too.
+            // If the channel is full, a list is due that shows this change too.
             let _ = out.try_send(event);
         }
     }
@@ -74,7 +73,7 @@ fn of_cri(event: &ContainerEvent) -> Option<Event> {
 fn of_containerd(envelope: &Envelope) -> Option<Event> {
     let value = envelope.event.as_ref().map(|event| event.value.clone()).unwrap_or_default();
     if envelope.topic == TASK_EXIT {
-        // An exec, as of every probe of a container, ends without changing anything.
+        // The end of an exec, such as every exec probe of a container, changes nothing.
         let exit = TaskExit::decode(value).ok()?;
         let is_exec = !exit.id.is_empty() && exit.id != exit.container_id;
         return (!is_exec).then_some(Event::Changed);

@@ -23,7 +23,7 @@ use super::messages::{
 };
 use crate::testing::serve_grpc;
 
-/// A runtime that speaks the CRI. Without services it offers `runtime.v1` and no events.
+/// A runtime that speaks the CRI. By default it offers `runtime.v1` and no events.
 #[derive(Clone)]
 pub(in super::super) struct Cri(Arc<Mutex<CriState>>);
 
@@ -35,7 +35,7 @@ pub(in super::super) struct CriState {
     /// By sandbox.
     pub(in super::super) info: BTreeMap<String, String>,
     pub(in super::super) host_network: bool,
-    /// Sandboxes that are not told of when asked after.
+    /// Sandboxes whose status request fails.
     pub(in super::super) stuck: BTreeSet<String>,
     /// Every method called so far.
     pub(in super::super) calls: Vec<String>,
@@ -78,19 +78,19 @@ impl Cri {
         self.state().calls.iter().filter(|called| *called == method).count()
     }
 
-    /// Sends an event to whoever listens by containerd's own service.
+    /// Sends an event to the clients of containerd's own event service.
     pub(in super::super) fn event(&self, topic: &str, event: impl Message) {
         let event = Some(Any { value: event.encode_to_vec().into() });
         let _ = self.state().events.send(Envelope { topic: topic.to_owned().into(), event });
     }
 
-    /// Says by the CRI's events that a container was removed.
+    /// Reports through the CRI's events that a container was removed.
     pub(in super::super) fn removes(&self, id: &str) {
         let event = ContainerEvent { container_id: id.to_owned().into(), kind: 3 };
         let _ = self.state().cri_events.as_ref().unwrap().send(event);
     }
 
-    /// Waits until somebody listens to the events.
+    /// Waits until a client subscribes to the events.
     pub(in super::super) async fn has_listener(&self) {
         loop {
             let cri = self.state().cri_events.as_ref().map_or(0, broadcast::Sender::receiver_count);
@@ -101,7 +101,7 @@ impl Cri {
         }
     }
 
-    /// Serves until what this gives is dropped: then every connection breaks.
+    /// Serves until the returned value is dropped; then every connection is closed.
     pub(in super::super) fn serve_for_now(&self, path: &Path) -> Server {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (fake, path) = (self.clone(), path.to_owned());
@@ -209,7 +209,7 @@ impl Cri {
     }
 }
 
-/// A runtime that can end.
+/// A runtime that can be stopped.
 pub(in super::super) struct Server(
     Option<(tokio::sync::oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
 );

@@ -1,24 +1,22 @@
-//! The two things that are read of a sandbox's verbose state: its first pid and the path of its netns.
+//! The two fields that are read of a sandbox's verbose status: its first pid and the path of its netns.
 //!
-//! containerd (`toCRISandboxInfo`) and CRI-O (`createSandboxInfo`) give a JSON text with the whole
-//! configuration and the OCI spec, environment and annotations among them. serde skips all of that
-//! without storing it.
+//! containerd (`toCRISandboxInfo`) and CRI-O (`createSandboxInfo`) return JSON with the whole configuration and the OCI
+//! spec, including environment and annotations. serde skips all of that without storing it.
 
 use serde::Deserialize;
 
 use super::super::reporter;
 
-/// Namespaces that are looked at. There are eight kinds.
+/// Maximum number of namespaces that are read. There are eight kinds.
 const MOST: usize = 32;
 
-/// What is read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Info {
     pub(super) pid: Option<u32>,
     pub(super) netns_path: Option<String>,
 }
 
-/// Reads `info["info"]`. What is not there, or not as it should be, is not told.
+/// Parses `info["info"]`. Fields that are missing or malformed are `None`.
 pub(super) fn read(json: &[u8]) -> Info {
     let Ok(verbose) = serde_json::from_slice::<Verbose>(json) else { return Info::default() };
     let spec = verbose.runtime_spec.and_then(|spec| spec.linux).unwrap_or_default();
@@ -46,7 +44,7 @@ struct Linux {
     namespaces: Option<Namespaces>,
 }
 
-/// The path of the network namespace among them.
+/// The path of the network namespace in a list of namespaces.
 #[derive(Default)]
 struct Namespaces(Option<String>);
 

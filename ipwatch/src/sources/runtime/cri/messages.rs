@@ -1,9 +1,9 @@
-//! The messages of `runtime.v1` (Kubernetes, `cri-api/pkg/apis/runtime/v1/api.proto`) that are used here,
-//! and of containerd's events, with the fields that are used and no others: what has no field is never
-//! stored. `runtime.v1alpha2` has the same numbers for all of them.
+//! The messages of `runtime.v1` (Kubernetes, `cri-api/pkg/apis/runtime/v1/api.proto`) that are used here, and of
+//! containerd's events, with only the fields that are used: other fields are never stored. `runtime.v1alpha2` has the
+//! same field numbers for all of them.
 //!
-//! Written by hand: the generated client needs protoc and is a hundred times their size. Texts are
-//! `bytes`, the same on the wire: one name that is not UTF-8 must not spoil a whole list.
+//! Written by hand: the generated client needs protoc and is a hundred times their size. Texts are `bytes`, which is
+//! the same on the wire: one name that is not UTF-8 must not invalidate a whole list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,7 +37,7 @@ message! {
 }
 
 message! {
-    /// Of a list.
+    /// An entry of a list.
     PodSandbox {
         #[prost(bytes = "bytes", tag = "1")]
         id: Bytes,
@@ -64,7 +64,7 @@ message! {
 }
 
 message! {
-    /// Of a list.
+    /// An entry of a list.
     Container {
         #[prost(bytes = "bytes", tag = "1")]
         id: Bytes,
@@ -93,7 +93,7 @@ message! {
     }
 }
 
-/// Its `info` holds the sandbox's whole configuration, secrets among it: it is never shown.
+/// `info` contains the sandbox's whole configuration, including secrets: it is never printed.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub(in super::super) struct PodSandboxStatusResponse {
@@ -161,7 +161,7 @@ message! {
 }
 
 message! {
-    /// `ContainerEventResponse`, less the states: a list follows.
+    /// `ContainerEventResponse` without the states, because a list follows.
     ContainerEvent {
         #[prost(bytes = "bytes", tag = "1")]
         container_id: Bytes,
@@ -201,7 +201,7 @@ message! {
     TaskExit {
         #[prost(bytes = "bytes", tag = "1")]
         container_id: Bytes,
-        /// Of the process: the container's id for its first one, another for an exec.
+        /// Id of the process: the container's id for its first process, another id for an exec.
         #[prost(bytes = "bytes", tag = "2")]
         id: Bytes,
     }
@@ -215,8 +215,8 @@ message! {
     }
 }
 
-/// A list: the first entries, and how many more there were. An entry takes a hundred times more memory
-/// than on the wire, so a bound on the message alone is none.
+/// A list: the first entries, and the number of further ones. An entry takes a hundred times more memory than on the
+/// wire, so a limit on the size of the message does not suffice.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct Capped<T> {
     pub(in super::super) items: Vec<T>,
@@ -229,7 +229,7 @@ impl<T> Default for Capped<T> {
     }
 }
 
-/// The number of the list in `ListPodSandboxResponse` and in `ListContainersResponse`.
+/// Field number of the list in `ListPodSandboxResponse` and in `ListContainersResponse`.
 const ITEMS: u32 = 1;
 
 impl<T: Message + Default> Message for Capped<T> {

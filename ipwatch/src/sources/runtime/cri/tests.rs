@@ -1,4 +1,4 @@
-//! What the wire carries, against what Kubernetes' own messages are.
+//! Compares the wire format with Kubernetes' own messages.
 
 use prost::Message;
 
@@ -45,7 +45,7 @@ fn a_list_is_read_without_labels_and_annotations() {
 
 #[test]
 fn a_list_of_nothings_takes_no_memory() {
-    // Eight million empty entries: two bytes each here, a hundred as they are kept.
+    // Eight million empty entries: two bytes each on the wire, a hundred in memory.
     let wire = [1 << 3 | 2, 0].repeat(8 << 20);
     let list: Capped<PodSandbox> = Capped::decode(wire.as_slice()).unwrap();
     assert_eq!((list.items.len(), list.more), (MOST, (8 << 20) - MOST));

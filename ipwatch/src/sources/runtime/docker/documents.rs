@@ -1,5 +1,5 @@
-//! The few fields that are read of the Engine API's documents. serde skips the rest, `Config` with its
-//! environment and labels above all, without storing it.
+//! The few fields that are read of the Engine API's documents. serde skips the rest without storing it, most
+//! importantly `Config` with its environment and labels.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess
 use super::super::error::RuntimeError;
 use super::super::reporter::MOST;
 
-/// Reads a document. An error says where it is wrong, but never what stands there.
+/// Parses a document. An error contains the position, but never the text.
 pub(super) fn read<T: DeserializeOwned>(
     what: &'static str,
     json: &[u8],
@@ -22,7 +22,7 @@ pub(super) fn read<T: DeserializeOwned>(
     })
 }
 
-/// Of `/version`.
+/// `/version`
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Version {
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Components {
     }
 }
 
-/// Of `/containers/json`.
+/// An entry of `/containers/json`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Listed {
@@ -75,13 +75,13 @@ pub(super) struct HostConfig {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct NetworkSettings {
-    /// Path of the netns. Only when one container is asked after.
+    /// Path of the netns. Only in the answer about a single container.
     pub(super) sandbox_key: Option<String>,
     #[serde(default)]
     pub(super) networks: Option<Networks>,
 }
 
-/// The IPs of every network.
+/// The IPs in every network.
 #[derive(Debug, Default)]
 pub(super) struct Networks(pub(super) Vec<String>);
 
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for Networks {
     }
 }
 
-/// Of `/containers/ID/json`.
+/// `/containers/ID/json`
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Inspected {
@@ -146,7 +146,7 @@ pub(super) struct Actor {
     pub(super) id: Option<String>,
 }
 
-/// A list: the first entries, and how many more there were.
+/// A list: the first entries, and the number of further ones.
 #[derive(Debug)]
 pub(super) struct Capped<T> {
     pub(super) items: Vec<T>,
@@ -179,7 +179,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Capped<T> {
     }
 }
 
-/// Ids by name, for a container that names another one by that.
+/// Container ids by name, because a network mode can contain a container's name.
 pub(super) fn by_name(list: &[Listed]) -> BTreeMap<&str, &str> {
     let named = list.iter().flat_map(|one| {
         let names = one.names.as_deref().unwrap_or_default().iter();

@@ -14,7 +14,7 @@ use tokio::net::UnixListener;
 use tokio::sync::broadcast;
 use tonic::body::Body;
 
-/// A daemon that speaks as dockerd does: JSON by path.
+/// A daemon with dockerd's API: JSON by path.
 #[derive(Clone)]
 pub(in super::super) struct Docker(Arc<Mutex<DockerState>>);
 
@@ -54,7 +54,7 @@ impl Docker {
         self.send(&format!("{line}\n"));
     }
 
-    /// Sends this to whoever listens to the events.
+    /// Sends this to the clients that follow the events.
     pub(in super::super) fn send(&self, text: &str) {
         let _ = self.state().events.send(text.to_owned());
     }

@@ -1,8 +1,8 @@
-//! For the fuzz target.
+//! Entry point of the fuzz target.
 
 use super::documents::{self, Capped, Event, Inspected, Listed, Version};
 
-/// Documents of the Engine API.
+/// Parses documents of the Engine API.
 pub fn docker(bytes: &[u8]) {
     let _ = documents::read::<Version>("", bytes);
     let _ = documents::read::<Inspected>("", bytes);

@@ -1,4 +1,4 @@
-//! HTTP over a Unix socket: one connection a request, and answers of bounded length.
+//! HTTP over a Unix socket: one connection for each request, and answers of bounded length.
 
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -10,17 +10,17 @@ use crate::sources::body;
 use crate::sources::errors::{Unconnected, cut};
 use crate::sources::socket::Way;
 
-/// Longest head of a response.
+/// Maximum size in bytes of a response's head.
 const HEAD_LIMIT: usize = 64 << 10;
 
-/// A response, and what keeps its connection going.
+/// A response, and the task that drives its connection.
 pub(super) struct Answer {
     what: &'static str,
     response: Response<Incoming>,
     _driver: Driver,
 }
 
-/// Asks; the answer is a 200.
+/// Sends a GET request. Any status but 200 is an error.
 pub(super) async fn get(
     way: &Way,
     what: &'static str,
@@ -46,7 +46,7 @@ pub(super) async fn get(
 }
 
 impl Answer {
-    /// The whole body, `limit` bytes at most.
+    /// The whole body, at most `limit` bytes.
     pub(super) async fn body(self, limit: usize) -> Result<Bytes, RuntimeError> {
         let what = self.what;
         match Limited::new(self.response.into_body(), limit).collect().await {
@@ -58,7 +58,7 @@ impl Answer {
         }
     }
 
-    /// The next piece of a body without end.
+    /// The next part of a stream.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, RuntimeError> {
         let broken = |error: hyper::Error| RuntimeError::Garbage {
             what: self.what,

@@ -7,7 +7,7 @@ use crate::fact::{Observation, SourceStatus};
 
 const UID: &str = "7f3a2c1e-0000-4000-8000-000000000001";
 
-/// As dockerd 20.10 lists containers, shortened.
+/// A container as dockerd 20.10 lists it, shortened.
 fn listed(id: &str, name: &str, state: &str, mode: &str) -> String {
     format!(
         r#"{{"Id":"{id}","Names":["/{name}","/other/alias"],"Image":"i","Command":"c","Created":1700000000,
@@ -237,7 +237,7 @@ async fn podmans_socket_is_podmans() {
 async fn a_line_without_end_ends_the_stream_and_not_the_source() {
     let place = Place::new();
     let engine = Docker::new("[]");
-    // A stream that lived for longer would be asked for again.
+    // A stream that lasted longer would be requested again.
     let pace = Pace { poll: Duration::from_secs(3600), ..pace() };
     let (_, mut seen) = start(&engine, &place, pace);
     seen.source("docker", SourceStatus::Active).await;

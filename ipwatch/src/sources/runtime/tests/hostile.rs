@@ -21,7 +21,7 @@ async fn a_runtime_that_hangs_is_down_and_delays_nobody() {
     seen.whole("s1").await;
     assert!(tokio::time::timeout(Duration::from_millis(20), first.wait()).await.is_err());
 
-    // With a deadline.
+    // With a timeout.
     let (_, mut first, mut seen) = run(&[(&mute, CRI)], hurried());
     let down = seen.source("containerd", SourceStatus::Down).await;
     assert!(down.detail.starts_with("no answer to the version within"), "{}", down.detail);
@@ -37,7 +37,7 @@ async fn the_first_judgement_waits_for_nobody_for_ever() {
     let pace = Pace { first: Duration::from_millis(100), ..pace() };
     let (_, mut first, mut seen) = run(&[(&path, CRI)], pace);
     tokio::time::timeout(PATIENCE / 2, first.wait()).await.unwrap();
-    // And it knows then that somebody is missing.
+    // It is then known that one runtime is missing.
     seen.settle().await;
     let told = seen.all.iter().any(|fact| match &fact.what {
         Observation::Source(source) => source.status == SourceStatus::Down,
@@ -148,7 +148,7 @@ async fn a_sandbox_that_cannot_be_asked_after_keeps_no_other_waiting() {
     seen.settle().await;
     assert!(seen.sandboxes().any(|sandbox| sandbox.id == "s1"));
     assert!(!seen.sandboxes().any(|one| one.id == "s1" && one.netns_path.is_some()));
-    // Not with every list: that would be 2 s of a thread in the runtime each time.
+    // Not with every list: that would occupy a thread of the runtime for 2 s each time.
     let asked = runtime.calls("PodSandboxStatus");
     assert_eq!(asked, 2);
 }
@@ -173,7 +173,7 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
         "namespaces":[{{"type":"network","path":"/run/netns/s1"}}]}}}},"cniResult":"{TOKEN}"}}"#
     );
     runtime.state().info.insert("s1".into(), verbose);
-    // Not JSON at all, where an error might quote it.
+    // Not the expected JSON, and an error might quote it.
     runtime.state().info.insert("s2".into(), format!("{{\"pid\":\"{TOKEN}\"}}"));
     runtime.serve(&cri);
     let listed = format!(
@@ -204,7 +204,7 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
     engine.event(&format!(
         r#"{{"Action":"start","Actor":{{"ID":"d1","Attributes":{{"l":"{TOKEN}"}}}}}}"#
     ));
-    // Not what dockerd says.
+    // Not a valid answer of dockerd.
     engine.set("/containers/json", &format!(r#"[{{"Id":"d1","Created":"{TOKEN}"}}]"#));
     seen.source("docker", SourceStatus::Down).await;
 
