@@ -1,5 +1,5 @@
-//! The CNI result cache: which IPs a container's interface was given, and for which pod. libcni writes
-//! it at every ADD (containerd, CRI-O, podman's older network), so it answers when no runtime does.
+//! The CNI result cache: which IPs a container's interface was given, and for which pod. libcni writes it at every ADD
+//! (containerd, CRI-O, podman's older network), so it is available even if no runtime answers.
 
 mod cache;
 #[cfg(feature = "fuzzing")]
@@ -12,13 +12,13 @@ use std::path::PathBuf;
 use crate::reading::Readings;
 use crate::sources::Emit;
 
-/// Where libcni keeps its cache: now, and before CNI 0.7 under `/var/lib/cni/cache`.
+/// Directories of libcni's cache: the current one, and the one before CNI 0.7, below `/var/lib/cni/cache`.
 #[must_use]
 pub fn directories() -> Vec<PathBuf> {
     ["/var/lib/cni/results", "/var/lib/cni/cache/results"].map(PathBuf::from).to_vec()
 }
 
-/// Where plugins lie: upstream's place, then those of Debian and SUSE, Fedora, k3s, OpenShift, GKE.
+/// Directories of CNI plugins: upstream, Debian and SUSE, Fedora, k3s, OpenShift, GKE.
 #[must_use]
 pub fn plugin_directories() -> Vec<PathBuf> {
     [
@@ -34,7 +34,7 @@ pub fn plugin_directories() -> Vec<PathBuf> {
     .to_vec()
 }
 
-/// Where runtimes log: k3s, RKE2, a containerd with a log of its own, CRI-O.
+/// Log files of runtimes: k3s, RKE2, a containerd with its own log, CRI-O.
 #[must_use]
 pub fn logs() -> Vec<PathBuf> {
     [
@@ -47,7 +47,7 @@ pub fn logs() -> Vec<PathBuf> {
     .to_vec()
 }
 
-/// Reads the cache, whole, and then follows it until the daemon goes down. Directories that are not there yet are waited
+/// Reads the whole cache and then follows it until the daemon shuts down. Directories that do not exist yet are waited
 /// for.
 pub async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) {
     watch::run(directories, emit, readings).await;

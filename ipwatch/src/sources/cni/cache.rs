@@ -1,8 +1,7 @@
-//! One file of the cache, and nothing but what may be kept of it.
+//! Parses one file of the cache, and keeps only what may be kept.
 //!
-//! The files carry the network's whole configuration and every CNI argument, credentials among them.
-//! So nothing is read into memory of ours but the fields below: serde skips the rest (`config`,
-//! `capabilityArgs`, DNS, other arguments) without storing it.
+//! The files contain the network's whole configuration and every CNI argument, including credentials. Only the fields
+//! below are stored: serde skips the rest (`config`, `capabilityArgs`, DNS, other arguments).
 
 use std::fmt;
 use std::io;
@@ -16,31 +15,29 @@ use crate::bounded;
 use crate::fact::{Attachment, Name as Kind, PodName, is_legal_device};
 use crate::sources::json::{self, JsonError, Name};
 
-/// Longest file that is read. A config is some kilobytes; its base64 is the bulk of a file.
+/// Maximum number of bytes read of a file. A configuration has a few kilobytes, and its base64 is most of a file.
 const LONGEST: usize = 1 << 20;
 
-/// IPs kept of one result. A CNI plugin gives one or two.
+/// Maximum number of IPs kept of one result. A CNI plugin assigns one or two.
 const MOST_IPS: usize = 256;
 
-/// Why a file of the cache says nothing.
+/// Why a file of the cache cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CacheError {
-    /// It cannot be opened or read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Longer than a cache file can be.
     #[error("longer than {LONGEST} bytes")]
     TooLong,
-    /// Not what libcni writes. Written without a rename: torn until the writer is done, or for good where
-    /// it was interrupted.
+    /// It is not what libcni writes. libcni writes without a rename: a file is truncated until it is written, or for
+    /// good if libcni was interrupted.
     #[error("{0}")]
     Json(#[from] JsonError),
-    /// It names no container or interface.
+    /// It has no valid container id or interface name.
     #[error("names no {0}")]
     Nameless(&'static str),
 }
 
-/// Reads one file. `None`: a bare result of libcni before 0.8, which does not say whose it is.
+/// Reads one file. `None`: a bare result of libcni before 0.8, which does not name its container.
 pub(super) fn read(path: &Path) -> Result<Option<Attachment>, CacheError> {
     let read = bounded::read_regular(path, LONGEST)?;
     if read.truncated {
@@ -67,7 +64,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<Attachment>, CacheError> {
     }))
 }
 
-/// libcni refuses an ADD by another name, so that it has cached none.
+/// libcni refuses an ADD with an invalid name, so it caches none.
 fn named(
     name: Option<Name>,
     what: &'static str,
@@ -79,7 +76,7 @@ fn named(
     }
 }
 
-/// `cniCacheV1` (libcni/api.go, `cachedInfo`), less its secrets.
+/// `cniCacheV1` (libcni/api.go, `cachedInfo`), without its secrets.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Cached {
@@ -100,7 +97,7 @@ struct CniResult {
 }
 
 impl CniResult {
-    /// The netns that an interface of the result was made in.
+    /// The path of the netns that an interface of the result was created in.
     fn sandbox(&self) -> Option<String> {
         let mut interfaces = self.interfaces.iter().flatten();
         let inside = interfaces.find_map(|interface| interface.sandbox.as_ref());
@@ -114,7 +111,7 @@ struct Interface {
     sandbox: Option<Name>,
 }
 
-/// `ips[].address`, `IP/LEN`; of anything else in there nothing is kept.
+/// `ips[].address`, `IP/LEN`; other fields of an entry are skipped.
 #[derive(Default)]
 struct Ips(Vec<(IpAddr, u8)>);
 
@@ -154,7 +151,7 @@ fn with_prefix(text: &str) -> Option<(IpAddr, u8)> {
     (len <= most).then_some((ip, len))
 }
 
-/// `cniArgs`, a list of pairs: the `K8S_POD_*` ones alone.
+/// `cniArgs`, a list of pairs, of which only `K8S_POD_*` are kept.
 struct PodArgs(Option<PodName>);
 
 impl<'de> Deserialize<'de> for PodArgs {
@@ -196,7 +193,7 @@ enum Key {
     Uid,
 }
 
-/// `[KEY, VALUE]`; the value is read only when the key is a known one.
+/// `[KEY, VALUE]`; the value is read only if the key is a known one.
 struct Pair(Option<(Key, String)>);
 
 impl<'de> Deserialize<'de> for Pair {

@@ -1,14 +1,14 @@
-//! For the fuzz targets.
+//! Entry points of the fuzz targets.
 
 use super::{cache, log};
 use crate::fact::CniCommand;
 
-/// A file of the result cache.
+/// Parses a file of the result cache.
 pub fn cni_cache(bytes: &[u8]) {
     let _ = cache::parse(bytes);
 }
 
-/// The end of a runtime's log, searched for the failure of a call.
+/// Searches the end of a runtime's log for the failure of a call.
 pub fn cni_log(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for command in [CniCommand::Add, CniCommand::Del, CniCommand::Check] {

@@ -1,6 +1,5 @@
-//! Why a plugin failed, from the runtime's log: the one place where it is kept. It is looked for when
-//! a call has failed, and never otherwise; only what a plugin said of its failure is taken, and of that
-//! nothing that may be a credential.
+//! Why a plugin failed, from the runtime's log, which is the only place where that is recorded. The log is read only
+//! after a call has failed. Only the plugin's error message is taken, without anything that may be a credential.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +7,13 @@ use crate::bounded;
 use crate::fact::CniCommand;
 use crate::reading;
 
-/// Of each log, its newest part.
+/// Number of bytes read from the end of each log.
 const TAIL: usize = 256 << 10;
-/// Logs that are read.
+/// Maximum number of log files read.
 const MOST_LOGS: usize = 16;
-/// Longest text kept.
+/// Maximum length in bytes of the text that is kept.
 pub(super) const LONGEST: usize = 512;
-/// Logs may carry whole seconds, and the node's clock is read once.
+/// In nanoseconds. Logs may contain whole seconds, and the node's clock is read once.
 const SLACK: i64 = 2_000_000_000;
 
 /// A failed call.
@@ -22,24 +21,24 @@ const SLACK: i64 = 2_000_000_000;
 pub struct Failure {
     pub container_id: String,
     pub command: CniCommand,
-    /// When it began, Unix time in nanoseconds: what was logged before is about another call.
+    /// When the call began, as Unix time in nanoseconds: older log lines are about another call.
     pub since: i64,
 }
 
-/// Reads the logs for what they say of a failure. Blocks.
+/// Searches the logs for the reason of a failure. Blocks.
 #[must_use]
 pub fn find(logs: &[PathBuf], failure: &Failure) -> Option<String> {
     let files = logs.iter().flat_map(|log| files(log)).take(MOST_LOGS);
     files.into_iter().find_map(|file| {
         let tail = bounded::read_tail(&file, TAIL).ok()?;
         let tail = String::from_utf8_lossy(&tail);
-        // The first line of a tail may lack its beginning, and with it its date.
+        // The first line may be cut, and lack its date.
         let whole = if tail.len() < TAIL { &tail } else { tail.split_once('\n')?.1 };
         reason(whole, failure)
     })
 }
 
-/// A file, or the logs in a directory.
+/// A file, or the log files in a directory.
 fn files(log: &Path) -> Vec<PathBuf> {
     let entries = reading::path(log).and_then(|_reading| std::fs::read_dir(log));
     let Ok(entries) = entries else { return vec![log.to_owned()] };
@@ -47,7 +46,7 @@ fn files(log: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|end| end == "log")).collect()
 }
 
-/// The words of the newest line of `log` that is about this failure. Pure.
+/// The error message in the newest line of `log` that is about this failure. Pure.
 #[must_use]
 pub fn reason(log: &str, failure: &Failure) -> Option<String> {
     let verb = match failure.command {
@@ -59,7 +58,7 @@ pub fn reason(log: &str, failure: &Failure) -> Option<String> {
         CniCommand::Version => "version",
     };
     let marks = format!("failed ({verb}");
-    // An id that is part of anything would name anything.
+    // A shorter id could be part of any text.
     if failure.container_id.len() < 8 {
         return None;
     }
@@ -71,14 +70,14 @@ pub fn reason(log: &str, failure: &Failure) -> Option<String> {
     })
 }
 
-/// Whether a line was written since then; one without a date may have been.
+/// Whether a line was written after `since`. A line without a date may have been.
 fn is_new(line: &str, since: i64) -> bool {
     let date = line.split_once("time=\"").and_then(|(_, rest)| rest.split_once('"'));
     let stamp = date.and_then(|(date, _)| date.parse::<jiff::Timestamp>().ok());
     stamp.is_none_or(|stamp| stamp.as_nanosecond() >= i128::from(since.saturating_sub(SLACK)))
 }
 
-/// The rest of a quoted value, or of the line.
+/// The text up to the end of the quoted value, or of the line.
 fn unquoted(said: &str) -> String {
     let mut text = String::new();
     let mut chars = said.chars();
@@ -96,7 +95,7 @@ fn unquoted(said: &str) -> String {
     text
 }
 
-/// Words behind which credentials stand.
+/// Words that may be followed by a credential.
 const SUSPECT: [&str; 14] = [
     "authorization",
     "bearer",
@@ -113,23 +112,23 @@ const SUSPECT: [&str; 14] = [
     "access_key",
     "eyj",
 ];
-/// A word of so many letters and digits in both cases is no word.
+/// A string of at least this many characters with digits and letters of both cases is not a word.
 const LONGEST_WORD: usize = 20;
 
-/// Up to where a credential may begin.
+/// Cuts a text where a credential may begin.
 fn harmless(text: &str) -> String {
-    // Letters of ASCII alone are made small, so that every byte keeps its place.
+    // Only ASCII letters are lowercased, so that byte offsets stay the same.
     let small = text.to_ascii_lowercase();
     let suspect = SUSPECT.iter().filter_map(|word| small.find(word)).min();
     let end = [suspect, opaque(text), userinfo(text)].into_iter().flatten().min();
-    // Shortened last: half a credential is not known for one.
+    // Shortened last: a truncated credential might not be recognised.
     match end {
         Some(end) if end <= LONGEST => format!("{}[…]", &text[..end]),
         _ => text[..text.floor_char_boundary(LONGEST)].trim().to_owned(),
     }
 }
 
-/// Where a word begins that looks like an encoded key.
+/// Start of a string that looks like an encoded key.
 fn opaque(text: &str) -> Option<usize> {
     let is_part = |char: char| char.is_ascii_alphanumeric() || "+_=".contains(char);
     let mut begin = 0;
@@ -148,7 +147,7 @@ fn opaque(text: &str) -> Option<usize> {
     None
 }
 
-/// Where the scheme ends of the first URL that names a user.
+/// Position of `://` in the first URL that contains user information.
 fn userinfo(text: &str) -> Option<usize> {
     let mut marks = text.match_indices("://").map(|(at, mark)| (at, &text[at + mark.len()..]));
     let names_user = |rest: &str| {

@@ -17,21 +17,19 @@ use crate::sources::inotify::{Event, Watches};
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
-/// Name of the source.
 const NAME: &str = SourceName::Cni.as_str();
-/// Files that are followed. A node runs some hundred pods.
+/// Maximum number of files that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
 
-/// A file counts when it is whole.
+/// Events of a file that was completely written, moved or deleted.
 const FILES: WatchMask = WatchMask::CLOSE_WRITE
     .union(WatchMask::MOVED_TO)
     .union(WatchMask::MOVED_FROM)
     .union(WatchMask::DELETE);
 
-/// Unreadable files that are tried again at every event.
+/// Maximum number of unreadable files that are retried at every event.
 const MOST_RETRIED: usize = 64;
 
-/// Follows the cache until the daemon goes down.
 pub(super) async fn run(directories: Vec<PathBuf>, emit: Emit, readings: Readings) {
     let new = || Cache::new(directories.clone(), emit.clone());
     files::run(NAME, "the CNI result cache", new, readings, None).await;
@@ -44,17 +42,17 @@ struct Cache {
     directories: Vec<PathBuf>,
     emit: Emit,
     watches: Option<Watches>,
-    /// Everything is to be read.
+    /// Whether everything must be read.
     anew: bool,
     entries: HashMap<PathBuf, Key>,
-    /// Files that say nothing, and why.
+    /// Files that cannot be used, and why.
     unreadable: BTreeMap<PathBuf, String>,
-    /// Those of them that were told.
+    /// The unreadable files that were last reported.
     told_unreadable: BTreeMap<PathBuf, String>,
     standing: Standing,
 }
 
-/// What the events of one reading ask for.
+/// What must be done for the events that were read.
 #[derive(Default)]
 struct Pending {
     files: BTreeSet<PathBuf>,
@@ -101,7 +99,7 @@ impl Cache {
         }
     }
 
-    /// The facts of a scan, or of the events that have queued.
+    /// The facts of a scan, or of the queued events.
     fn facts(&mut self) -> io::Result<Vec<Fact>> {
         let mut facts = Vec::new();
         let anew = std::mem::take(&mut self.anew);
@@ -134,14 +132,14 @@ impl Cache {
         Ok(())
     }
 
-    /// Everything is read anew after this, so nothing is lost in between.
+    /// Sets the watches. Everything is read afterwards, so nothing is missed in between.
     fn arm(&mut self) -> io::Result<()> {
         let Some(watches) = &mut self.watches else { return Ok(()) };
         watches.clear();
         for directory in &self.directories {
             match reading::path(directory) {
                 Ok(_reading) => watches.follow(directory)?,
-                // It is told as unreadable when it is to be listed.
+                // It is reported as unreadable when it is listed.
                 Err(error) => {
                     tracing::debug!(directory = %directory.display(), %error, "not watched")
                 }
@@ -172,7 +170,7 @@ impl Cache {
         facts.push(fact(clock::now(), Observation::Ended { scope: Scope::Cni, began, complete }));
     }
 
-    /// Reads one file, or finds it gone.
+    /// Reads one file, or reports that it is gone.
     fn file(&mut self, path: &Path, at: BootNs, facts: &mut Vec<Fact>) {
         if self.entries.len() >= MOST && !self.entries.contains_key(path) {
             self.unreadable.insert(path.to_owned(), format!("more than {MOST} files"));
@@ -196,7 +194,7 @@ impl Cache {
                 self.unreadable.remove(path);
                 self.gone(path, at, facts);
             }
-            // What it said before stands: libcni writes a file anew in place.
+            // The former content stays valid: libcni rewrites a file in place.
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "CNI result");
                 self.unreadable.insert(path.to_owned(), error.to_string());
@@ -213,7 +211,7 @@ impl Cache {
         facts.push(fact(at, Observation::AttachmentGone { container_id, ifname }));
     }
 
-    /// Tells which files say nothing, and which do again.
+    /// Reports which files became unreadable, and which are readable again.
     fn files(&mut self, facts: &mut Vec<Fact>) {
         let at = clock::now();
         let name = |path: &Path| path.display().to_string();
@@ -242,7 +240,7 @@ impl Cache {
         self.told_unreadable.clone_from(&self.unreadable);
     }
 
-    /// Tells how the source stands, when that has changed.
+    /// Reports the status of the source, if it has changed.
     fn state(&mut self, facts: &mut Vec<Fact>) {
         self.files(facts);
         let (status, detail) = match self.unreadable.iter().next() {
@@ -261,7 +259,7 @@ impl Cache {
     }
 }
 
-/// The files of a directory; none when it is not there.
+/// The files of a directory; none if the directory does not exist.
 fn list(directory: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     let _reading = reading::path(directory)?;
     let entries = match std::fs::read_dir(directory) {
@@ -270,7 +268,7 @@ fn list(directory: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     };
     for entry in entries.take(2 * MOST) {
         let entry = entry?;
-        // Directories are nobody's result; links and the rest are told as unreadable.
+        // Directories contain no results; links and others are reported as unreadable.
         if !entry.file_type()?.is_dir() {
             found.insert(entry.path());
         }

@@ -2,7 +2,7 @@ use super::*;
 
 const TOKEN: &str = "canary-eyJhbGciOiJSUzI1NiJ9";
 
-/// As containerd's libcni writes it, with a secret in every place that could hold one.
+/// A file as containerd's libcni writes it, with a secret in every field that could contain one.
 pub(in super::super) fn sample(container: &str, ip: &str) -> String {
     serde_json::json!({
         "kind": "cniCacheV1",
@@ -103,7 +103,7 @@ fn what_is_missing_or_strange_is_left_out() {
     ] {
         assert!(matches!(parse(nameless.as_bytes()), Err(CacheError::Nameless(_))), "{nameless}");
     }
-    // A pod without a name is none.
+    // A pod without a name is ignored.
     let half = r#"{"kind":"cniCacheV1","containerId":"c","ifName":"e","cniArgs":[["K8S_POD_NAMESPACE","shop"]]}"#;
     assert_eq!(parse(half.as_bytes()).unwrap().unwrap().pod, None);
 }

@@ -5,7 +5,7 @@ use super::super::cache::tests::sample;
 use super::*;
 use tokio::sync::mpsc;
 
-/// A running watch of `results` and `cache/results` below a directory of the test's own.
+/// A running follower of `results` and `cache/results` below a directory of the test's own.
 struct Following {
     dir: tempfile::TempDir,
     facts: mpsc::Receiver<Vec<Fact>>,
@@ -26,7 +26,7 @@ impl Following {
         batch.expect("facts").expect("a watch").into_iter().map(|fact| fact.what).collect()
     }
 
-    /// Reads on until a fact is as wanted; `seen` keeps all.
+    /// Reads until `wanted` accepts a fact; `seen` collects all facts.
     async fn until(&mut self, seen: &mut Vec<Observation>, wanted: impl Fn(&Observation) -> bool) {
         let mut from = seen.len();
         while !seen[from..].iter().any(&wanted) {
@@ -40,7 +40,7 @@ fn follow(prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
     follow_refused(0, prepare, test);
 }
 
-/// A follower whose watches cannot be opened so many times.
+/// A follower whose watches cannot be opened the first few times.
 struct Refused {
     times: u32,
     cache: Cache,
@@ -186,7 +186,7 @@ fn a_torn_file_is_reported_and_read_when_it_is_whole() {
         following.until(&mut seen, |what| attached(what, "late")).await;
         let last = seen.iter().rev().find_map(status);
         assert_eq!(last, Some((SourceStatus::Active, "")));
-        // Written anew in place and torn, it still says what it said.
+        // A file that was rewritten in place and is truncated keeps its former content.
         following.put("results/good", "{");
         following.until(&mut seen, |what| told(what, "results/good: torn: 1 bytes")).await;
         assert!(!seen.iter().any(|what| gone(what, "good")), "{seen:?}");
@@ -201,7 +201,7 @@ fn a_torn_file_is_tried_again_when_anything_happens() {
     };
     follow(prepare, async |following| {
         let mut seen = following.next().await;
-        // Still open for writing, so that it makes no event of its own.
+        // Still open for writing, so that it causes no event of its own.
         let mut slow =
             fs::File::options().write(true).open(following.path("results/slow")).unwrap();
         io::Write::write_all(&mut slow, sample("slow", "10.0.0.2/24").as_bytes()).unwrap();
@@ -230,7 +230,7 @@ fn an_entry_in_both_directories_goes_with_the_last() {
     });
 }
 
-/// As where other processes of this user have all of the inotify instances that there are.
+/// As if other processes of this user had used up the inotify instances.
 #[test]
 fn where_inotify_breaks_it_is_tried_again() {
     let prepare = |dir: &Path| {
