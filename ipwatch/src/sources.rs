@@ -1,17 +1,17 @@
-//! The outside world. Each source says only what it saw, as [`Fact`]s, and decides nothing.
+//! The outside world. Each source reports only what it saw, as [`Fact`]s, and decides nothing.
 //!
-//! - [`probes`]: eBPF programs: events as they happen, and snapshots read out of the kernel.
-//! - [`netlink`]: links, addresses, neighbours and nsids of every netns.
-//! - [`arp`]: who claims an IP on the links of the host, where the probes cannot tell.
-//! - [`procfs`]: tasks, careful looks at one task, and searches for who holds a netns.
-//! - [`cni`]: the CNI result cache, which names the pod an IP was given to.
-//! - [`calico`]: its blocks and endpoints, in the API server or in an etcd of its own.
+//! - [`probes`]: eBPF programs: live events, and snapshots read from the kernel.
+//! - [`netlink`]: links, addresses, neighbours, routes and nsids of every netns.
+//! - [`arp`]: ARP claims of IPs on the links of the host, if no probe can report them.
+//! - [`procfs`]: tasks, close looks at one task, and searches for the holders of a netns.
+//! - [`cni`]: the CNI result cache, which names the pod that an IP was given to.
+//! - [`calico`]: Calico's blocks and endpoints, in the API server or in an etcd of its own.
 //! - [`ipam`]: the stores of IPAM plugins.
-//! - [`runtime`]: container runtimes, which know which sandboxes live.
-//! - [`kubernetes`]: the API server, which knows which pods are to be here.
+//! - [`runtime`]: container runtimes, which know which sandboxes are alive.
+//! - [`kubernetes`]: the API server, which knows which pods should be on this node.
 //!
-//! What those that ask servers have in common: `session`, `errors`, `backoff`, `body`, `socket`, `grpc`,
-//! `url`, `json`; those that follow files: `files`, `inotify`.
+//! Shared by the clients of servers: `session`, `errors`, `backoff`, `body`, `socket`, `grpc`, `url`, `json`; by those
+//! that follow files: `files`, `inotify`.
 
 pub mod arp;
 pub(crate) mod backoff;
@@ -48,13 +48,13 @@ pub(crate) use self::initial_sync::Unheard;
 use crate::canary::Claims;
 use crate::fact::{Fact, Gate};
 
-/// Facts that are handed over at a time.
+/// Maximum number of facts sent at a time.
 const BATCH: usize = 128;
 
-/// Where a source puts what it saw. Bounded: a source that is faster than the map waits, and what it
+/// Where a source sends its facts. The channel is bounded: a source that is faster than the map waits, and what it
 /// loses meanwhile (ring buffer, socket buffer) is counted where it is lost and then read again.
 ///
-/// It is the only way to the map, so that no source can forget to have names checked: see [`Gate`].
+/// This is the only way to the map, so that no source can forget to have names checked: see [`Gate`].
 #[derive(Debug, Clone)]
 pub struct Emit {
     sender: mpsc::Sender<Vec<Fact>>,
@@ -63,27 +63,27 @@ pub struct Emit {
 }
 
 impl Emit {
-    /// A sender and the receiving end, with room for `batches`.
+    /// A sender and its receiver, with room for `batches`.
     #[must_use]
     pub fn channel(batches: usize) -> (Self, mpsc::Receiver<Vec<Fact>>) {
         let (sender, receiver) = mpsc::channel(batches);
         (Self { sender, gate: Arc::default(), claims: Arc::default() }, receiver)
     }
 
-    /// What is the canary's, and goes no further than here.
+    /// What belongs to the canary and is filtered out here.
     pub(crate) fn claims(&self) -> Arc<Claims> {
         Arc::clone(&self.claims)
     }
 
-    /// Nobody listens any more: the daemon goes down.
+    /// Whether the receiver is closed: the daemon is shutting down.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// Hands facts over from async code.
+    /// Sends facts from async code.
     ///
     /// # Errors
-    /// The daemon is going down.
+    /// The daemon is shutting down.
     pub async fn send(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
         self.claims.settled().await;
         self.admit(&mut facts);
@@ -93,10 +93,10 @@ impl Emit {
         Ok(())
     }
 
-    /// Hands facts over from a thread of its own. Never call it on an async worker.
+    /// Sends facts from a thread. Never call it on an async worker.
     ///
     /// # Errors
-    /// The daemon is going down.
+    /// The daemon is shutting down.
     pub fn send_blocking(&self, mut facts: Vec<Fact>) -> Result<(), Closed> {
         self.claims.settled_blocking();
         self.admit(&mut facts);
@@ -108,13 +108,13 @@ impl Emit {
 
     fn admit(&self, facts: &mut Vec<Fact>) {
         self.claims.admit(facts);
-        // A thread that died here left at most a list that counts as short.
+        // If a thread panicked here, at most one list was left incomplete, and it counts as incomplete.
         self.gate.lock().unwrap_or_else(PoisonError::into_inner).admit(facts);
     }
 }
 
-/// The same facts, in parts of [`BATCH`]: whoever fills a netns with addresses decides how long a dump of it is, and
-/// what waits for the map is bounded in facts, not in dumps.
+/// Splits facts into batches of [`BATCH`]. The size of a netns's dump can be chosen by an untrusted party, so what
+/// waits for the map is bounded in facts, not in dumps.
 fn batches(facts: Vec<Fact>) -> impl Iterator<Item = Vec<Fact>> {
     let mut facts = facts.into_iter();
     std::iter::from_fn(move || {
@@ -123,7 +123,7 @@ fn batches(facts: Vec<Fact>) -> impl Iterator<Item = Vec<Fact>> {
     })
 }
 
-/// The receiving end has gone: stop quietly.
+/// The receiver is closed: stop without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the daemon is going down")]
 pub struct Closed;

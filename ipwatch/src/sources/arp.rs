@@ -1,14 +1,13 @@
-//! ARP on the links of the host's netns, for kernels where the stack's own `arp_process` cannot be probed,
-//! which would tell of every netns.
+//! ARP on the links of the host's netns, for kernels on which `arp_process` cannot be probed, which would report every
+//! netns.
 //!
-//! It is one packet socket that hears ARP alone, as the stack delivers it: on bridges, parents and plain
-//! devices, not on a bridge's ports. A program of the kernel half is its filter (`ipwatch-ebpf`, `claims`):
-//! it tells what is new through the probes' ring buffer and keeps every packet from the socket's queue,
-//! so that the socket is never read.
+//! It uses one packet socket that receives only ARP, as the network stack delivers it: on bridges, parent and plain
+//! devices, not on the ports of a bridge. Its filter is a program of the kernel half (`ipwatch-ebpf`, `claims`), which
+//! reports what is new through the probes' ring buffer and drops every packet, so that the socket is never read.
 //!
-//! There is nothing like it for NDP: neighbour discovery is ICMPv6, and a filter would be run for each
-//! packet of it. IPv6 has duplicate address detection, whose failure the kernel tells, and entries of
-//! neighbours, whose changes and losing claims it tells too.
+//! There is no equivalent for NDP: neighbour discovery is ICMPv6, and a filter would run for each ICMPv6 packet. For
+//! IPv6 the kernel reports failures of duplicate address detection, and changes of neighbour entries, including claims
+//! that lose.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -18,25 +17,24 @@ use serde::{Deserialize, Serialize};
 use super::probes::Rung;
 use crate::fact::SourceStatus;
 
-/// When to listen.
+/// When to listen with a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Watch {
-    /// Where no probe tells of ARP.
+    /// If no probe reports ARP.
     #[default]
     Auto,
-    /// There too.
+    /// Even if a probe reports ARP.
     Always,
-    /// Never.
     Off,
 }
 
-/// A socket in the calling thread's netns that hears nothing yet: the filter comes before the packets.
+/// Opens a socket in the calling thread's netns that receives nothing yet, so that the filter can be attached first.
 ///
 /// # Errors
-/// It needs CAP_NET_RAW.
+/// CAP_NET_RAW is missing.
 pub(super) fn socket() -> io::Result<OwnedFd> {
-    // SOCK_DGRAM: a packet begins with its ARP header. Protocol 0: none is taken in.
+    // SOCK_DGRAM: a packet starts with its ARP header. Protocol 0: no packet is received.
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
@@ -47,7 +45,7 @@ pub(super) fn socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the socket hear the ARP of every device of its netns.
+/// Makes the socket receive the ARP packets of every device in its netns.
 ///
 /// # Errors
 /// Those of bind(2).
@@ -64,7 +62,7 @@ pub(super) fn listen(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// How it stands as a source: `rung` is how claims are seen, and `listens` whether a socket does.
+/// The status of this source. `rung`: how claims are observed; `listens`: whether a socket receives ARP.
 #[must_use]
 pub fn standing(watch: Watch, rung: Option<Rung>, listens: bool) -> (SourceStatus, String) {
     let (status, detail) = match rung {

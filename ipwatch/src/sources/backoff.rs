@@ -1,10 +1,9 @@
-//! The pauses of whoever asks a server again: each after a failure is twice as long as the one before, and all are
-//! jittered, for some thousand nodes do the same.
+//! Pauses between retries to a server: each is twice as long as the one before, and all are jittered, because thousands
+//! of nodes do the same.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The pauses after failures.
 #[derive(Debug)]
 pub(crate) struct Pauses {
     shortest: Duration,
@@ -17,12 +16,12 @@ impl Pauses {
         Self { shortest, longest, next: shortest }
     }
 
-    /// It went well: the next one is the shortest again.
+    /// After a success: the next pause is the shortest again.
     pub(crate) fn begin_anew(&mut self) {
         self.next = self.shortest;
     }
 
-    /// How long to wait after this failure.
+    /// The pause after this failure.
     pub(crate) fn after_failure(&mut self) -> Duration {
         let pause = jittered(self.next);
         self.next = (self.next * 2).min(self.longest);
@@ -30,12 +29,12 @@ impl Pauses {
     }
 }
 
-/// Between half of it and one and a half.
+/// A random duration between half and one and a half of `pause`.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + random(1024) as f64 / 1024.0)
 }
 
-/// Any number below this one, which is not 0.
+/// A random number below `below`, which must not be 0.
 pub(crate) fn random(below: u64) -> u64 {
     RandomState::new().hash_one(0u8) % below
 }

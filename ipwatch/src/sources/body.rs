@@ -1,4 +1,4 @@
-//! The body of an answer over HTTP: part by part, or as JSON that is read while it comes. That is never in memory as a
+//! The body of an HTTP response: part by part, or parsed as JSON while it arrives, so that it is never in memory as a
 //! whole.
 
 use std::io::{self, BufReader, Read};
@@ -9,26 +9,26 @@ use tokio::sync::mpsc;
 
 use super::json::JsonError;
 
-/// Parts of an answer that may wait for the parser.
+/// Maximum number of parts that wait for the parser.
 const AHEAD: usize = 8;
-/// What the parser is given at once.
+/// Buffer size of the parser, in bytes.
 const BUFFER: usize = 16 << 10;
 /// The most that a parser may be made to keep of one piece: a word, or an entry of a list with all that is in it. No store
 /// of such a server takes more than 3 MiB as one.
 const LONGEST_PIECE: usize = 4 << 20;
 
-/// Why an answer is not understood.
+/// Why a body could not be parsed.
 #[derive(Debug)]
 pub(super) enum Unread<E> {
-    /// It did not come to its end.
+    /// It ended early.
     Broken(E),
-    /// It is longer than any should be.
+    /// It is longer than the limit.
     TooLong,
-    /// It is not what was asked for.
+    /// It does not have the expected form.
     Garbage(String),
 }
 
-/// The next part of a body. `None`: it has ended. Cancel-safe.
+/// The next part of a body, `None` at the end. Cancel-safe.
 pub(super) async fn part<B>(body: &mut B) -> Result<Option<Bytes>, B::Error>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -37,7 +37,7 @@ where
         match body.frame().await.transpose()? {
             None => return Ok(None),
             Some(frame) => {
-                // Anything else is a trailer.
+                // Any other frame is a trailer.
                 if let Ok(data) = frame.into_data() {
                     return Ok(Some(data));
                 }
@@ -75,7 +75,7 @@ where
                     fed = Err(Unread::TooLong);
                     break;
                 }
-                // Whoever has what it wants, or fails, listens no more.
+                // The parser has finished or failed.
                 if parts.send(data).await.is_err() {
                     break;
                 }
@@ -98,7 +98,7 @@ where
     }
 }
 
-/// The parts of an answer, as one stream of bytes. For a thread.
+/// The parts of a body, as one stream of bytes. Blocks.
 pub(super) struct Coming {
     coming: mpsc::Receiver<Bytes>,
     now: Bytes,

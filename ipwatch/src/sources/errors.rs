@@ -1,5 +1,5 @@
-//! What every client of a server says when that does not answer: how long it was silent, a part of its own words, an
-//! error with its causes, and why the talk with it ended.
+//! Shared errors of clients: timeouts, excerpts of a server's own text, errors with their causes, and why a session
+//! ended.
 
 use std::error::Error;
 use std::io;
@@ -8,16 +8,15 @@ use std::time::Duration;
 
 use super::Closed;
 
-/// Longest text of a server's own that is repeated in an error.
+/// Maximum length in bytes of a server's own text in an error.
 const LONGEST: usize = 200;
 
-/// The errors of a client.
 pub(super) trait Failure: Sized {
-    /// There was no answer to `what` for so long.
+    /// There was no answer to `what` within `limit`.
     fn silent(what: &'static str, limit: Duration) -> Self;
 }
 
-/// `work`, or silence.
+/// Runs `work` with a timeout.
 pub(super) async fn within<T, E: Failure>(
     what: &'static str,
     limit: Duration,
@@ -29,20 +28,20 @@ pub(super) async fn within<T, E: Failure>(
     }
 }
 
-/// The beginning of a text in one line, never half a character.
+/// The beginning of a text in one line, cut at a character boundary.
 pub(super) fn cut(text: &str) -> String {
     let line = text.replace(|c: char| c.is_control(), " ");
     line[..line.floor_char_boundary(LONGEST)].to_owned()
 }
 
-/// An error, and what caused it.
+/// An error, followed by its causes.
 pub(super) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| (*error).source())
 }
 
-/// An error with its causes, in one line, each said once: for some end in the words of their cause.
+/// An error with its causes, in one line. A cause that the previous text already ends with is not repeated.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     for cause in causes(error) {
@@ -57,10 +56,10 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
 /// Why there is no connection to a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unconnected {
-    /// It is not there.
+    /// The socket does not exist.
     #[error("no socket at {0}")]
     Missing(String),
-    /// It is there, but nobody takes the connection.
+    /// The socket exists, but connecting failed.
     #[error("{path}: {why}")]
     Refused { path: String, why: String },
 }
@@ -70,7 +69,7 @@ impl Unconnected {
         Self::Missing(path.display().to_string())
     }
 
-    /// What the system said of it says more than who passed that on.
+    /// The error of the system is more precise than those that wrap it.
     pub(super) fn of(path: &Path, error: &(dyn Error + 'static)) -> Self {
         let io = causes(error).find_map(|cause| cause.downcast_ref::<io::Error>());
         let why = match io.map(io::Error::kind) {
@@ -84,9 +83,9 @@ impl Unconnected {
 
 /// Why a session with a server ended.
 pub(super) enum Ended<E> {
-    /// The server.
+    /// The server failed.
     Failed(E),
-    /// The daemon is going down.
+    /// The daemon is shutting down.
     Closed,
 }
 

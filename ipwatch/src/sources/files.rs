@@ -1,6 +1,6 @@
-//! Following files by inotify until the daemon goes down. A turn, which may read every file, is taken on a thread of its
+//! Follows files by inotify until the daemon shuts down. A turn, which may read every file, runs on a thread of its
 //! own. A thread that hangs in the kernel is left behind with its follower, and a new follower leaves out what it hangs
-//! at. Where inotify breaks (other processes of the user may have all instances), the source is down and is tried again.
+//! at. If inotify fails (other processes of the user may use up the instances), the source is down and is retried.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,21 +15,20 @@ use crate::clock;
 use crate::fact::{BootNs, Fact};
 use crate::reading::{self, Readings, Target};
 
-/// The first and the longest pause after inotify broke.
+/// The first and the longest pause after inotify failed.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What follows the files of one source.
 pub(super) trait FileFollower: Send + Sized + 'static {
-    /// Opens the watches anew. Everything is read after that.
+    /// Opens new watches. Everything is read afterwards.
     fn open(&mut self) -> io::Result<OwnedFd>;
 
-    /// Has everything read in the next turn.
+    /// Makes the next turn read everything.
     fn read_anew(&mut self);
 
-    /// Deals with everything that has happened; when to come back even if nothing happens.
+    /// Handles everything that has happened. Returns when to call it again even if nothing happens.
     fn turn(&mut self) -> Result<Option<BootNs>, Stopped>;
 
-    /// Tells that nothing more will be told for now.
+    /// Reports that the source is down.
     fn down(&mut self, error: &io::Error) -> impl Future<Output = Result<(), Closed>> + Send;
 }
 
@@ -44,8 +43,8 @@ pub(super) enum Stopped {
     Hangs(Target),
 }
 
-/// Follows the files until the daemon goes down. `name`: the source's. `about`: the same for people. Lets go of `first`
-/// when the files were read, or could not be.
+/// Follows the files until the daemon shuts down. `name`: the source's name. `about`: what the files are, for people.
+/// Releases `first` when the files were read, or could not be.
 pub(super) async fn run<F: FileFollower>(
     name: &'static str,
     about: &str,
@@ -57,7 +56,7 @@ pub(super) async fn run<F: FileFollower>(
     let mut follower = new();
     loop {
         let ended = session(follower, name, &readings, &mut first, &mut pauses).await;
-        // The thread panicked, and the follower is gone with it.
+        // The thread panicked, and the follower is lost with it.
         let anew = |error: io::Error| (Some(new()), Stopped::Io(error));
         follower = match ended.unwrap_or_else(anew) {
             (Some(mut follower), Stopped::Io(error)) => {
@@ -68,7 +67,7 @@ pub(super) async fn run<F: FileFollower>(
                 tokio::time::sleep(pauses.after_failure()).await;
                 follower
             }
-            // The thread hangs and has the follower with it: another one leaves out what it hangs at.
+            // The thread hangs and holds the follower: a new one leaves out what it hangs at.
             (None, Stopped::Hangs(target)) => {
                 tracing::warn!("{target} does not answer: {about} is read without it");
                 new()
@@ -78,7 +77,7 @@ pub(super) async fn run<F: FileFollower>(
     }
 }
 
-/// From the opening of the watches to their end.
+/// Runs from opening the watches until they fail.
 async fn session<F: FileFollower>(
     mut follower: F,
     name: &'static str,
@@ -115,7 +114,7 @@ async fn session<F: FileFollower>(
                 Ok(mut guard) => guard.clear_ready(),
                 Err(error) => return Ok((Some(follower), error.into())),
             },
-            // What was left out may be read now.
+            // A file that was left out may answer again.
             _ = returns.changed() => follower.read_anew(),
             () = until(next) => {}
         }
@@ -129,10 +128,10 @@ async fn until(next: Option<BootNs>) {
     }
 }
 
-/// Hands over the facts of a turn. Never to be called on an async worker.
+/// Sends the facts of a turn. Never call it on an async worker.
 ///
 /// # Errors
-/// The daemon is going down; or the calling thread hung, and another one tells of these files by now.
+/// The daemon is shutting down; or the calling thread hung, and another one reports these files by now.
 pub(super) fn send(emit: &Emit, facts: Vec<Fact>) -> Result<(), Closed> {
     if reading::is_left() { Err(Closed) } else { emit.send_blocking(facts) }
 }

@@ -1,5 +1,4 @@
-//! gRPC over a Unix socket, as the kubelet and container runtimes speak it: the connection, and what it means when it
-//! or a call fails.
+//! gRPC over a Unix socket, as the kubelet and container runtimes speak it: the connection, and what a failure means.
 
 use std::error::Error as _;
 
@@ -11,36 +10,36 @@ use tonic::{Code, Status};
 use super::errors::{Unconnected, chain, cut};
 use super::socket::Way;
 
-/// Why there is no answer to a call.
+/// Why a call failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Whoever answers has no such API.
+    /// The server does not implement this API.
     NotOffered,
-    /// It is longer than any should be, in MiB.
+    /// The answer is larger than the limit, in MiB.
     TooLarge(usize),
-    /// The connection broke, or what came is no such answer.
+    /// The connection failed, or the answer could not be decoded.
     Broken(String),
-    /// It was said so.
+    /// The server returned this status.
     Said(Code, String),
 }
 
 impl Refusal {
-    /// `limit`: bytes that the answer may have.
+    /// `limit`: maximum size of the answer in bytes.
     pub(super) fn of(limit: usize, status: &Status) -> Self {
         match status.code() {
             Code::Unimplemented => Self::NotOffered,
             Code::OutOfRange => Self::TooLarge(limit >> 20),
-            // Of the connection, or of our own decoding, never the server's word.
+            // A source means that the connection or our own decoding failed, not that the server returned this status.
             _ if status.source().is_some() => Self::Broken(chain(status)),
             code => Self::Said(code, cut(&format!("{code:?}: {}", status.message()))),
         }
     }
 }
 
-/// Connects. `queue`: requests that may wait for the connection.
+/// Connects. `queue`: number of requests that may wait for the connection.
 pub(super) async fn connect(way: &Way, queue: usize) -> Result<Channel, Unconnected> {
     let failed = |error: tonic::transport::Error| Unconnected::of(way.path(), &error);
-    // What tonic says of itself to a Unix socket (0.14, `Endpoint::new_uds`).
+    // The URI that tonic itself sends to a Unix socket (0.14, `Endpoint::new_uds`).
     let endpoint = Endpoint::from_static("http://tonic")
         .user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION")))
         .map_err(failed)?;
@@ -52,7 +51,7 @@ pub(super) async fn connect(way: &Way, queue: usize) -> Result<Channel, Unconnec
     endpoint.buffer_size(queue).connect_with_connector(connector).await.map_err(failed)
 }
 
-/// A way for one call, whose answer has `limit` bytes at most. `Err`: how the connection broke.
+/// A client for one call, whose answer has at most `limit` bytes. `Err`: how the connection failed.
 pub(super) async fn ready(channel: &Channel, limit: usize) -> Result<Grpc<Channel>, String> {
     let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(limit);
     grpc.ready().await.map_err(|error| chain(&error))?;

@@ -1,4 +1,4 @@
-//! Waiting for the first word of sources that may take their time.
+//! Waits for the first reports of sources that may be slow.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -6,33 +6,33 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Held by whoever has yet to give its first word.
+/// Held by each source that has yet to send its first report.
 #[derive(Debug, Clone)]
 pub(crate) struct Unheard {
     _held: mpsc::Sender<Infallible>,
 }
 
-/// Waits for the first word of sources that were there at the start.
+/// Waits for the first reports of the sources that exist at the start.
 #[derive(Debug)]
 pub struct First {
-    /// Closed once nobody is left who has yet to answer.
+    /// Closed when no [`Unheard`] is left.
     answered: mpsc::Receiver<Infallible>,
     patience: Duration,
     until: Option<Instant>,
 }
 
 impl First {
-    /// Waits for everybody who holds a clone of the [`Unheard`], for so long.
+    /// Waits until all clones of the [`Unheard`] are dropped, for at most `patience`.
     pub(crate) fn new(patience: Duration) -> (Unheard, Self) {
         let (held, answered) = mpsc::channel(1);
         (Unheard { _held: held }, Self { answered, patience, until: None })
     }
 
-    /// Done when each has answered or failed, but when the patience after the first call is over at the
-    /// latest. What they told is in the queue of facts then. Cancel-safe.
+    /// Returns when each source has answered or failed, or when `patience` after the first call has passed. What they
+    /// reported is then in the queue of facts. Cancel-safe.
     pub async fn wait(&mut self) {
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.patience);
-        // Whether they have all answered makes no difference: the sources tell.
+        // Whether all have answered makes no difference: the sources report their own status.
         let _ = tokio::time::timeout_at(until, self.answered.recv()).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Watching directories by inotify, those that are not there yet too.
+//! Watches directories by inotify, including those that do not exist yet.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -8,56 +8,54 @@ use std::path::{Path, PathBuf};
 
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 
-/// Some hundred events.
+/// In bytes, room for some hundred events.
 const BUFFER: usize = 16 * 1024;
 
-/// What every watched directory is asked for besides its files.
+/// Events about the directory itself, requested for every watched directory.
 const ITSELF: WatchMask =
     WatchMask::DELETE_SELF.union(WatchMask::MOVE_SELF).union(WatchMask::ONLYDIR);
 
 /// The directories that a source follows.
 pub(super) struct Watches {
     inotify: Inotify,
-    /// What is to be told of the files.
+    /// The events to report about entries.
     files: WatchMask,
     watched: HashMap<WatchDescriptor, Watched>,
 }
 
 struct Watched {
     path: PathBuf,
-    /// What the source wants of it.
+    /// Why the directory is watched.
     role: Role,
-    /// It is on the way to directories that are not there: the names that lead to them.
+    /// Names that lead to followed directories that do not exist yet.
     next: BTreeSet<OsString>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Nothing but that it is on the way.
+    /// Only because it is on the path to a missing directory.
     Way,
-    /// Its entries.
+    /// For its entries.
     Followed,
-    /// Its entries, and it is an entry of a followed one, which tells what becomes of it.
+    /// For its entries. It is itself an entry of a followed directory, whose watch reports its removal.
     Below,
 }
 
-/// What has happened.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event<'a> {
-    /// Events were lost, or a followed directory has come or gone: everything is to be read anew.
+    /// Events were lost, or a followed directory was created or removed: everything must be read again.
     Anew,
     /// An entry of a followed directory has changed.
     Entry {
         directory: &'a Path,
-        /// The entry.
         name: &'a OsStr,
-        /// The entry is a directory.
+        /// Whether the entry is a directory.
         is_dir: bool,
     },
 }
 
 impl Watches {
-    /// None yet. `files`: what is to be told of their entries.
+    /// Watches nothing yet. `files`: the events to report about entries.
     pub(super) fn new(files: WatchMask) -> io::Result<Self> {
         let inotify = Inotify::init().map_err(scarce)?;
         Ok(Self { inotify, files, watched: HashMap::new() })
@@ -68,17 +66,18 @@ impl Watches {
         self.inotify.as_fd().try_clone_to_owned()
     }
 
-    /// Watches nothing any more. What follows must be read anew, then nothing is lost in between.
+    /// Removes all watches. The directories must be read again after they are watched anew; then nothing is missed.
     pub(super) fn clear(&mut self) {
         for (watch, _) in self.watched.drain() {
-            // Fails when the kernel has taken it away itself.
+            // Fails if the kernel has already removed the watch.
             let _ = self.inotify.watches().remove(watch);
         }
     }
 
-    /// Watches a directory or, where it is not there, the nearest one above it. To be read after this.
+    /// Watches a directory or, if it does not exist, its nearest existing parent. The directory must be read after
+    /// this.
     pub(super) fn follow(&mut self, directory: &Path) -> io::Result<()> {
-        // It may be made just before the watch above it stands; not for ever.
+        // The directory may be created just before its parent is watched; bounded, because that cannot go on for ever.
         for _ in 0..8 {
             if self.add(directory, self.files, Role::Followed)?.is_some() {
                 return Ok(());
@@ -91,14 +90,14 @@ impl Watches {
         Ok(())
     }
 
-    /// Watches a directory that is an entry of a followed one; not through a symlink. `false`: it is not
-    /// there.
+    /// Watches a directory that is an entry of a followed one, without following a symlink. Returns false if it does
+    /// not exist.
     pub(super) fn follow_below(&mut self, directory: &Path) -> io::Result<bool> {
         let mask = self.files | WatchMask::DONT_FOLLOW;
         Ok(self.add(directory, mask, Role::Below)?.is_some())
     }
 
-    /// Watches this directory no longer.
+    /// Stops watching this directory.
     pub(super) fn forget(&mut self, directory: &Path) {
         let gone = |(_, watched): &(&WatchDescriptor, &Watched)| watched.path == directory;
         if let Some(watch) = self.watched.iter().find(gone).map(|(watch, _)| watch.clone()) {
@@ -107,7 +106,7 @@ impl Watches {
         }
     }
 
-    /// Watches the nearest directory above; what is missing in it.
+    /// Watches the nearest existing parent. Returns the path of what is missing in it.
     fn wait_above(&mut self, directory: &Path) -> io::Result<Option<PathBuf>> {
         let mut below = directory;
         for above in directory.ancestors().skip(1) {
@@ -123,7 +122,7 @@ impl Watches {
         Ok(None)
     }
 
-    /// None: there is no such directory.
+    /// `None`: there is no such directory.
     fn add(
         &mut self,
         path: &Path,
@@ -151,7 +150,7 @@ impl Watches {
         Ok(Some(watch))
     }
 
-    /// Tells some of the events that have queued. `false`: there were none.
+    /// Reports some of the queued events. Returns false if there were none.
     pub(super) fn read(&mut self, mut tell: impl FnMut(Event<'_>)) -> io::Result<bool> {
         let mut buffer = [0; BUFFER];
         let events = match self.inotify.read_events(&mut buffer) {
@@ -163,7 +162,7 @@ impl Watches {
                 tell(Event::Anew);
                 continue;
             }
-            // What a watch that was taken away left behind, its own IGNORED among it.
+            // A leftover event of a removed watch, such as IGNORED.
             let Some(watched) = self.watched.get(&event.wd) else { continue };
             let itself = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::UNMOUNT;
             match event.name {
@@ -191,23 +190,24 @@ impl Watches {
     }
 }
 
-/// Open files that other threads may have closed between a failure and the look at what it meant.
+/// Number of files that other threads may have closed between an error and the check of the limit.
 const CLOSED_SINCE: u64 = 16;
 
-/// What the kernel means where it has run out of something for inotify.
+/// Explains an error if the kernel has run out of an inotify resource.
 fn scarce(error: io::Error) -> io::Error {
     scarce_of(error, has_fds)
 }
 
-/// Whether this process may open more files than others of its threads may have closed a moment ago.
+/// Whether this process can open more files than other threads may have closed a moment ago.
 fn has_fds() -> bool {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return false };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit.is_none_or(|limit| open.count() as u64 + CLOSED_SINCE < limit)
 }
 
-/// `inotify_init1` says EMFILE of this user's instances and of this process's files alike (`get_unused_fd_flags`,
-/// fs/file.c; `inotify_new_group`, fs/notify/inotify): whether more files can be opened tells which.
+/// `inotify_init1` returns EMFILE both for the user's inotify instances and for the process's open files
+/// (`get_unused_fd_flags`, fs/file.c; `inotify_new_group`, fs/notify/inotify). Whether more files can be opened tells
+/// which.
 fn scarce_of(error: io::Error, has_fds: impl FnOnce() -> bool) -> io::Error {
     use rustix::io::Errno;
     let what = match Errno::from_io_error(&error) {

@@ -1,4 +1,4 @@
-//! JSON of others: no value is kept that was not asked for, and no error quotes the text.
+//! Parses untrusted JSON: no value is kept that was not asked for, and no error quotes the text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,23 +6,23 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, SeqAccess, Visitor};
 
-/// Longest name kept. Kubernetes allows 253, container ids have 64.
+/// Maximum length in bytes of a name that is kept. Kubernetes allows 253; container ids have 64.
 pub(super) const LONGEST_NAME: usize = 512;
 
-/// Why a text says nothing.
+/// Why a text could not be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JsonError {
-    /// It is empty, or cut off.
+    /// It is empty, or truncated.
     #[error("torn: {}", if *.0 == 0 { "it is empty".to_owned() } else { format!("{} bytes", .0) })]
     Torn(usize),
-    /// It is no JSON, or of another shape.
-    // Where, but never what: the text of a JSON error can quote the file.
+    /// It is not JSON, or has another structure.
+    // Only the position: the text of a JSON error can quote the file.
     #[error("not understood: line {0} column {1}")]
     Malformed(usize, usize),
 }
 
 impl JsonError {
-    /// Of a text of which so many bytes were read.
+    /// `read`: number of bytes read so far.
     pub(super) fn of(error: &serde_json::Error, read: usize) -> Self {
         if error.is_eof() {
             Self::Torn(read)
@@ -32,7 +32,7 @@ impl JsonError {
     }
 }
 
-/// The whole text as a `T`.
+/// Parses the whole text as a `T`.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonError> {
     serde_json::from_slice(bytes).map_err(|error| JsonError::of(&error, bytes.len()))
 }
@@ -51,7 +51,7 @@ impl<'de> Deserialize<'de> for Name {
     }
 }
 
-/// A list of bounded length; `null` is an empty one, as in Go.
+/// A list of bounded length. `null` is an empty list, as in Go.
 #[derive(Debug)]
 pub(crate) struct Few<T, const MOST: usize>(pub(crate) Vec<T>);
 

@@ -1,4 +1,4 @@
-//! Clients that ask a server in one session after another until the daemon goes down, and the status of a source.
+//! Runs clients that query a server in sessions until the daemon shuts down, and tracks the status of a source.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,14 +11,13 @@ use super::{Closed, Emit};
 use crate::clock;
 use crate::fact::{Fact, Observation, Origin, Source, SourceStatus};
 
-/// A client that asks a server in sessions.
 pub(super) trait Client: Send {
     type Error: Send + Sync;
 
-    /// From the connection to the first failure.
+    /// Runs from the connection to the first failure.
     fn session(&mut self) -> impl Future<Output = Result<Infallible, Ended<Self::Error>>> + Send;
 
-    /// Tells what an error means for what is known.
+    /// Reports the status of the source after an error.
     fn failed(&mut self, error: &Self::Error) -> impl Future<Output = Result<(), Closed>> + Send;
 
     /// Waits before the next session.
@@ -29,8 +28,8 @@ pub(super) trait Client: Send {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// Runs one session after another until the daemon goes down. `retry`: the first and the longest pause after a failure.
-/// After a session that lasted longer than `well` the pauses begin anew.
+/// Runs one session after another until the daemon shuts down. `retry`: the first and the longest pause after a
+/// failure. After a session that lasted longer than `well`, the pauses start again with the shortest.
 pub(super) async fn run(mut client: impl Client, retry: (Duration, Duration), well: Duration) {
     let mut pauses = Pauses::new(retry);
     loop {
@@ -49,14 +48,14 @@ pub(super) async fn run(mut client: impl Client, retry: (Duration, Duration), we
     }
 }
 
-/// The status of a source as it was told last: the same is not told again.
+/// The last reported status of a source. The same status is not reported again.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
     told: Option<(SourceStatus, String)>,
 }
 
 impl Standing {
-    /// What is to be told, if it is not what was told last.
+    /// The observation to report, if the status differs from the last report.
     pub(super) fn change(
         &mut self,
         name: &str,
@@ -72,7 +71,7 @@ impl Standing {
         Some(Observation::Source(Source { name: name.to_owned(), status, detail }))
     }
 
-    /// Tells it, if it is not what was told last.
+    /// Reports the status, if it differs from the last report.
     pub(super) async fn tell(
         &mut self,
         emit: &Emit,
@@ -91,7 +90,7 @@ impl Standing {
         self.told.is_some()
     }
 
-    /// The source is one no more. Returns whether it was told of.
+    /// The source no longer exists. Returns whether its status was reported before.
     pub(super) fn forget(&mut self) -> bool {
         self.told.take().is_some()
     }
@@ -111,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Fails so many times, then ends; notes the pauses.
+    /// Fails this many times, then ends. Records the pauses.
     struct Failing<'a> {
         left: u32,
         paused: &'a mut Vec<(u32, Duration)>,

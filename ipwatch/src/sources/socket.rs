@@ -1,8 +1,8 @@
-//! The way to a Unix socket that somebody else made: looked at and connected to off the async worker, for its path may
-//! lead through a mount that no longer answers (`kern_path`, called by `unix_find_bsd`, waits for it without end).
+//! Checks and connects to a Unix socket that another process created, off the async worker, because its path may lead
+//! through a mount that no longer answers (`kern_path`, called by `unix_find_bsd`, waits for it for ever).
 //!
-//! Each way takes one thread at a time. One that hangs is left behind ([`reading`]), and until it comes back every
-//! other try is refused at once.
+//! Each socket occupies one thread at a time. A thread that hangs is left behind ([`reading`]), and until it returns
+//! every other attempt fails at once.
 
 use std::io;
 use std::os::unix::net::UnixStream as Connected;
@@ -16,17 +16,17 @@ use tokio::sync::Mutex;
 
 use crate::reading::{self, Readings};
 
-/// The way to one socket. A clone is the same one.
+/// A Unix socket by its path. Clones share the thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Way(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    /// The source that its trouble concerns.
+    /// The source for which a hang is reported.
     source: &'static str,
     readings: Readings,
-    /// Whoever holds it has a thread on the way.
+    /// Held while a thread accesses the path.
     turn: Arc<Mutex<()>>,
 }
 
@@ -34,7 +34,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paused {
     Over,
-    /// Something that hung has come back.
+    /// A thread that hung has returned.
     Early,
 }
 
@@ -48,7 +48,7 @@ impl Way {
         &self.0.path
     }
 
-    /// Connects to whoever listens there. The caller bounds how long it may take.
+    /// Connects. The caller must set a timeout.
     ///
     /// # Errors
     /// As `connect`; [`reading::Hangs`].
@@ -57,7 +57,7 @@ impl Way {
         UnixStream::from_std(stream)
     }
 
-    /// Looks at what is there.
+    /// Runs `look` on the path.
     ///
     /// # Errors
     /// What the look returns; [`reading::Hangs`].
@@ -67,7 +67,7 @@ impl Way {
     ) -> io::Result<T> {
         let way = self.clone();
         let turn = Arc::clone(&self.0.turn).lock_owned().await;
-        // A task of its own: a caller that gives up earlier must not keep the thread from being left behind.
+        // A task of its own: if the caller gives up earlier, the thread must still be left behind when it hangs.
         let looking = tokio::spawn(async move {
             let _turn = turn;
             let Inner { readings, source, .. } = &*way.0;
@@ -84,7 +84,8 @@ impl Way {
         looking.await.map_err(io::Error::other)?
     }
 
-    /// Waits before the next try. Early if anything that hung has come back: it may have hung on this way.
+    /// Waits before the next attempt. Returns early if any thread that hung has returned, because it may have hung on
+    /// this path.
     pub(crate) async fn pause(&self, pause: Duration) -> Paused {
         let mut returns = self.0.readings.returns();
         tokio::select! {
@@ -94,7 +95,7 @@ impl Way {
     }
 }
 
-/// Not blocking: a `connect` that may waits for as long as the other side's backlog is full.
+/// Non-blocking: a blocking `connect` waits for as long as the listener's backlog is full.
 fn connect(path: &Path) -> io::Result<Connected> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -117,7 +118,7 @@ mod tests {
         Way::new(path, "runtimes", readings)
     }
 
-    /// On a thread that reads a pipe nobody writes to.
+    /// On a thread that reads a pipe to which nothing is written.
     #[tokio::test]
     async fn one_that_hangs_is_left_behind_even_if_nobody_waits_for_it() {
         let readings = Readings::default();
@@ -131,7 +132,7 @@ mod tests {
         assert!(reading::hangs(&error).is_some(), "{error}");
         let report = readings.report(crate::clock::now());
         assert!(report[0].0 == "runtimes" && report[0].1.starts_with("/dead/a.sock"), "{report:?}");
-        // Another is nobody's concern here.
+        // Another path is not affected.
         way(Path::new("/none/b.sock"), &readings).look(|_| Ok(())).await.unwrap();
         let pausing = tokio::spawn(async move { (dead.pause(LONG).await, dead) });
         tokio::task::yield_now().await;
@@ -150,7 +151,7 @@ mod tests {
         let missing = way.connect().await.unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         let listener = UnixListener::bind(&path).unwrap();
-        // As few as there can be.
+        // The shortest possible backlog.
         rustix::net::listen(&listener, 0).unwrap();
         let mut taken = Vec::new();
         let error = loop {

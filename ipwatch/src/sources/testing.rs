@@ -1,4 +1,4 @@
-//! What the tests of sources have in common: hearing the facts of one that runs.
+//! Shared by tests of sources: receives the facts of a running source.
 
 use std::time::Duration;
 
@@ -7,24 +7,23 @@ use tokio::sync::mpsc;
 use super::Emit;
 use crate::fact::{Fact, Observation};
 
-/// Bounds a wait; no test depends on how long it really takes.
+/// Limits a wait; no test depends on its actual length.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The facts of a running source.
 pub(crate) struct Heard {
     facts: mpsc::Receiver<Vec<Fact>>,
-    /// All that were waited for so far.
+    /// All facts received so far.
     pub(crate) all: Vec<Fact>,
 }
 
 impl Heard {
-    /// What a source emits to, and what hears it.
+    /// An emitter for a source, and its receiver.
     pub(crate) fn channel() -> (Emit, Self) {
         let (emit, facts) = Emit::channel(64);
         (emit, Self { facts, all: Vec::new() })
     }
 
-    /// The first fact from now on of which `fits` makes something.
+    /// The first fact from now on that `fits` accepts, as the value that it returns.
     pub(crate) async fn until<T>(
         &mut self,
         what: &str,
@@ -50,7 +49,7 @@ impl Heard {
         }
     }
 
-    /// The end of the next list; whether it was complete.
+    /// Waits for the end of the next list. Returns whether it was complete.
     pub(crate) async fn list(&mut self) -> bool {
         self.until("the end of a list", |what| match what {
             Observation::Ended { complete, .. } => Some(*complete),
@@ -59,7 +58,7 @@ impl Heard {
         .await
     }
 
-    /// What is told within a while.
+    /// Collects the facts that arrive within 300 ms.
     pub(crate) async fn settle(&mut self) {
         let until = tokio::time::Instant::now() + Duration::from_millis(300);
         while let Ok(Some(batch)) = tokio::time::timeout_at(until, self.facts.recv()).await {

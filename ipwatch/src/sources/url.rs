@@ -1,6 +1,6 @@
-//! Any text as a part of a URL.
+//! Percent-encodes text for a URL.
 
-/// As a part of a path, or of a query.
+/// Encodes a text as a path segment or a query value.
 pub(super) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! The wall clock is set, by NTP or by a person: dates are made with another offset from then on.
+//! Reports when the wall clock is set, by NTP or by a person: dates are computed with another offset from then on.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,11 +15,11 @@ use super::ready::ready;
 use crate::clock;
 use crate::fact::{Fact, Observation, Origin};
 
-/// A moment that is not reached: the year 9999.
+/// Unix time in seconds that is never reached: the year 9999.
 const NEVER: i64 = 253_402_300_799;
 
-/// A timer that never expires and is readable when the wall clock is set (`timerfd_clock_was_set`, fs/timerfd.c, 3.0 to
-/// 6.18): nothing has to look at the clock again and again. A clock that is slewed sets nothing.
+/// A timer that never expires and becomes readable when the wall clock is set (`timerfd_clock_was_set`, fs/timerfd.c,
+/// 3.0 to 6.18), so that the clock need not be polled. Slewing the clock does not trigger it.
 fn timer() -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     let timer = timerfd_create(TimerfdClockId::Realtime, flags)?;
@@ -32,10 +32,10 @@ fn timer() -> io::Result<OwnedFd> {
     Ok(timer)
 }
 
-/// Tells each time that it is set, until the receiving end of `emit` goes away.
+/// Reports each time the clock is set, until the receiver of `emit` is closed.
 ///
 /// # Errors
-/// There is no such timer, or it cannot be read.
+/// The timer cannot be created or read.
 pub(crate) async fn follow(emit: &Emit) -> io::Result<()> {
     let timer = ready(timer()?, Interest::READABLE)?;
     loop {

@@ -1,5 +1,5 @@
-//! The watch on the kernel that runs the tests: frames go into one end of a veth, and the other hears
-//! them. Both are in a netns of the test's own. Needs root.
+//! Tests the socket on the running kernel: frames are sent into one end of a veth and received on the other, both in a
+//! netns of the test's own. Needs root.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,9 +21,9 @@ const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const C: [u8; 6] = [2, 0, 0, 0, 0, 0xc];
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
-/// What is asked for or answered to.
+/// The IP that is requested, or the target of a reply.
 const TARGET: [u8; 4] = [10, 0, 0, 1];
-/// Each test ends with a claim of this one: what comes before it has been told.
+/// Each test ends with a claim of this IP: everything before it has then been reported.
 const LAST: [u8; 4] = [10, 9, 9, 9];
 
 /// A broadcast frame with this ARP packet.
@@ -34,18 +34,18 @@ fn frame(operation: u8, mac: [u8; 6], ip: [u8; 4], target: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-/// The same with a VLAN's tag.
+/// The same frame with a VLAN tag.
 fn tagged(frame: &[u8], vlan: u8) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0, vlan], &frame[12..]].concat()
 }
 
-/// A netns with the two ends, and the probes of whom it is the host's.
+/// A netns with both ends of a veth, and probes for which it is the host's netns.
 struct Link {
     probes: Probes,
     out: OwnedFd,
-    /// The end that frames go into.
+    /// The end into which frames are sent.
     from: u32,
-    /// The one that hears.
+    /// The end that receives them.
     to: u32,
 }
 
@@ -53,19 +53,19 @@ impl Link {
     fn new() -> Self {
         run(Command::new("ip").args("link add in0 type veth peer name out0".split(' ')));
         for end in ["in0", "out0"] {
-            // No traffic of their own: the kernel announces an IPv6 address by itself.
+            // Prevents other traffic: the kernel would announce an IPv6 address.
             run(Command::new("ip").args(["link", "set", end, "addrgenmode", "none", "up"]));
         }
         // SAFETY: a name that ends in NUL.
         let index = |name: &std::ffi::CStr| unsafe { libc::if_nametoindex(name.as_ptr()) };
-        // Rungs that hear every netns would hear the other tests too.
+        // Rungs that observe every netns would also report other tests.
         let forbid = vec![Rung::Fentry, Rung::Kprobe];
         let probes = Probes::load(&Settings { forbid, ..Settings::default() }).unwrap();
         assert_eq!((probes.hears_arp(), probes.listens_for_arp()), (Some(Rung::Socket), true));
         Self { probes, out: socket().unwrap(), from: index(c"in0"), to: index(c"out0") }
     }
 
-    /// Sends the frame, whatever it is.
+    /// Sends a frame, valid or not.
     fn send(&self, frame: &[u8]) {
         // SAFETY: a struct of integers, for which all 0 is a value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -84,7 +84,7 @@ impl Link {
         assert_eq!(sent, body.len() as isize, "{}", io::Error::last_os_error());
     }
 
-    /// Sends the frames and returns what claims were told of.
+    /// Sends the frames and returns the reported claims.
     fn claims(&mut self, frames: &[Vec<u8>]) -> Vec<Claim> {
         frames.iter().for_each(|frame| self.send(frame));
         self.send(&frame(REQUEST, C, LAST, TARGET));
@@ -118,7 +118,7 @@ impl Link {
     }
 }
 
-/// Runs a test beside the reader of a link's probes, and hands it what that tells. Needs root, as every netns does.
+/// Runs a test while the probes of a link are read, and passes it the received facts. Needs root.
 fn hearing(test: impl AsyncFnOnce(&Link, &mut mpsc::Receiver<Vec<Fact>>) + Send + 'static) {
     if !root() {
         return;
@@ -135,7 +135,7 @@ fn hearing(test: impl AsyncFnOnce(&Link, &mut mpsc::Receiver<Vec<Fact>>) + Send 
     });
 }
 
-/// Bytes that wait on the socket that hears ARP.
+/// Number of bytes queued on the sockets that receive ARP.
 fn queued() -> Vec<String> {
     let path = std::path::Path::new("/proc/thread-self/net/packet");
     let text = crate::bounded::read_text(path, 1 << 16).unwrap();
@@ -144,7 +144,7 @@ fn queued() -> Vec<String> {
     lines.filter(|words| words[3] == "0806").map(|words| words[6].to_owned()).collect()
 }
 
-/// What is told when these frames are sent.
+/// The claims reported when these frames are sent.
 fn told(frames: Vec<Vec<u8>>) -> Option<Vec<(IpAddr, Mac, ClaimKind)>> {
     root().then(|| {
         in_new_netns(move || {
@@ -185,7 +185,7 @@ fn while_two_go_on_each_is_told_again() {
         let mut claims = [0; 2];
         link.send(&frame(REPLY, A, IP, TARGET));
         let again = async {
-            // The first of them claims no more, the second goes on.
+            // The first holder stops claiming, the second continues.
             while claims[1] < 3 {
                 link.send(&frame(REPLY, B, IP, TARGET));
                 let pause = Duration::from_millis(200);
@@ -223,16 +223,16 @@ fn what_claims_nothing_tells_nothing() {
         frame
     };
     let mut frames = vec![
-        // RFC 5227's probe.
+        // An ARP probe (RFC 5227).
         frame(REQUEST, A, [0; 4], TARGET),
         frame(REPLY, A, [255; 4], TARGET),
         frame(REPLY, A, [224, 0, 0, 1], TARGET),
         frame(REPLY, A, [127, 0, 0, 1], TARGET),
         frame(REPLY, [0; 6], IP, TARGET),
         frame(REPLY, [0xff; 6], IP, TARGET),
-        // Of a VLAN that is none of this device's.
+        // Of a VLAN that is not this device's.
         tagged(&good, 9),
-        // Other hardware, another protocol, other lengths, other operations.
+        // Other hardware type, protocol, lengths, operations.
         with(1, 6),
         with(3, 6),
         with(4, 20),
@@ -241,7 +241,7 @@ fn what_claims_nothing_tells_nothing() {
         with(7, 3),
         with(7, 0),
     ];
-    // Cut short anywhere.
+    // Truncated at every length.
     frames.extend((14..good.len()).map(|end| good[..end].to_vec()));
     let Some(told) = told(frames) else { return };
     assert_eq!(told, []);
@@ -256,7 +256,7 @@ fn a_packet_with_more_behind_it_is_read_like_any() {
     assert_eq!(told, [of(A), of(B)], "tag 0 is no VLAN");
 }
 
-/// More than may be told, and more than is remembered: each one is told or counted.
+/// More claims than may be reported, and more than are remembered: each is reported or counted.
 #[test]
 fn nothing_of_a_flood_is_lost_without_being_counted() {
     const FRAMES: u32 = 20_000;
