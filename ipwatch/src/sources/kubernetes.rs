@@ -1,14 +1,15 @@
-//! What the Kubernetes API server says: of this node's pods and no other's, and on demand of Whereabouts' pools.
-//! [`calico`](super::calico) follows Calico's objects by the same way. Read only; it serves `sinks::events` too.
+//! The Kubernetes API server: this node's pods and, if configured, Whereabouts' pools. [`calico`](super::calico)
+//! follows Calico's objects through the same client. Read only here; the client also serves `sinks::events`.
 //!
-//! - `credentials`: where it is, and who we are. `kubeconfig`: where that is written. `program`: one that says it.
-//! - `client`: requests with bounds. `connection`: its connections.
+//! - `credentials`: the server's address and our identity. `kubeconfig`: parses a kubeconfig. `program`: runs a
+//!   credential plugin.
+//! - `client`: requests with limits. `connection`: its connections.
 //! - `documents`: the fields that are read.
-//! - `read`: answers as they come.
+//! - `read`: parses answers while they arrive.
 //! - `reflector`: list, watch, resume.
-//! - `list`: everything of one kind, once, for who is no daemon.
-//! - `pods`: the pods of this node. `kubelet`: the same from the kubelet, where the API server is not asked.
-//! - `whereabouts`: the pools of the cluster. `networks`: what they may hand out.
+//! - `list`: everything of one kind, once, for commands other than the daemon.
+//! - `pods`: the pods of this node. `kubelet`: the same from the kubelet, if the API server is not asked.
+//! - `whereabouts`: the pools of the cluster. `networks`: the ranges of those pools.
 
 mod client;
 mod connection;
@@ -46,24 +47,23 @@ use crate::reading::Readings;
 use crate::sources::Emit;
 use crate::sources::socket::Way;
 
-/// Name of the source.
 const SOURCE: &str = SourceName::Kubernetes.as_str();
 
 /// `[kubernetes]`: whether and how the API server is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Ask it. Absent: where a kubeconfig is named, or as a pod with a service account.
+    /// Whether to ask it. Absent: if a kubeconfig is named, or if running as a pod with a service account.
     pub enabled: Option<bool>,
-    /// A kubeconfig: the kubelet's own will do.
+    /// A kubeconfig; the kubelet's own suffices.
     pub kubeconfig: Option<PathBuf>,
     /// Directory of the service account, with `token` and `ca.crt`.
     pub service_account: Option<PathBuf>,
-    /// Follow Whereabouts' pools too, which are the whole cluster's.
+    /// Also follow Whereabouts' pools, which are those of the whole cluster.
     pub whereabouts: bool,
-    /// Follow Calico's blocks too, which are the whole cluster's, and what it says of this node's pods.
+    /// Also follow Calico's blocks, which are those of the whole cluster, and the endpoints of this node's pods.
     pub calico: bool,
-    /// Tell the cluster of findings that fire, as Events: `sinks::events`.
+    /// Report findings that fire to the cluster, as Events: `sinks::events`.
     pub events: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
@@ -90,14 +90,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The first path that is none.
+    /// The first path that is not absolute.
     pub(crate) fn wrong_path(&self) -> Option<&Path> {
         let socket = Some(&self.kubelet_socket).filter(|path| !path.as_os_str().is_empty());
         let paths = self.kubeconfig.iter().chain(&self.service_account).chain(socket);
         paths.map(PathBuf::as_path).find(|path| !path.is_absolute())
     }
 
-    /// The way in. `Err`: why there is none.
+    /// How to reach the API server. `Err`: why it is not asked.
     pub(crate) fn door(&self) -> Result<Credentials, &'static str> {
         if self.enabled == Some(false) {
             return Err("switched off by the configuration");
@@ -108,18 +108,18 @@ impl Settings {
         )
     }
 
-    /// The kubelet's socket, if that is to be asked: where the API server is not.
+    /// The kubelet's socket, if the kubelet is to be asked: only if the API server is not.
     fn fallback(&self) -> Option<PathBuf> {
         let off = self.enabled == Some(false) || self.kubelet_socket.as_os_str().is_empty();
         (!off && self.door().is_err()).then(|| self.kubelet_socket.clone())
     }
 
-    /// What this node is called in the cluster, unless that is `node`.
+    /// The name of this node in the cluster; `node` if no other is known.
     pub(crate) fn node_name(&self, node: &str) -> String {
         self.named_node().unwrap_or_else(|| node.to_owned())
     }
 
-    /// The same where this node is known to be in a cluster.
+    /// As [`node_name`](Self::node_name), but only if this node is known to be in a cluster.
     pub(crate) fn node_of_a_cluster(&self, node: &str) -> Option<String> {
         if self.enabled == Some(false) {
             return None;
@@ -128,28 +128,28 @@ impl Settings {
     }
 
     fn named_node(&self) -> Option<String> {
-        // Told by the manifests, from `spec.nodeName`.
+        // Set by the manifests, from `spec.nodeName`.
         let told = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
         self.node.clone().or_else(told)
     }
 }
 
-/// The longest that each step may take, and the pauses between. Pauses are jittered by half.
+/// Timeouts of each step, and the pauses between. Pauses are jittered by half.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// To read the credentials.
+    /// For reading the credentials.
     open: Duration,
-    /// To the beginning of an answer.
+    /// Until the start of an answer.
     answer: Duration,
     /// For one page of a list.
     list: Duration,
-    /// That a watch may be silent, its bookmarks included.
+    /// Maximum silence of a watch, including bookmarks.
     silence: Duration,
-    /// That the server is asked to hold a watch.
+    /// How long the server is asked to keep a watch open.
     watch: Duration,
-    /// Between a watch that has ended and the next.
+    /// Between the end of a watch and the next one.
     between: Duration,
-    /// What went on for so long went well.
+    /// After this time a session or watch counts as successful.
     well: Duration,
     /// First and longest pause after a failure.
     retry: (Duration, Duration),
@@ -171,8 +171,8 @@ impl Default for Pace {
     }
 }
 
-/// Starts to ask, if there is a way. `node`: what this node is called, unless the settings know better. To
-/// be called within the runtime of tokio.
+/// Starts the source, if the API server or the kubelet can be asked. `node`: the name of this node, unless the settings
+/// have one. Must be called within the tokio runtime.
 pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) {
     let emit = emit.clone();
     let door = settings.door();
@@ -199,7 +199,7 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
     });
 }
 
-/// Follows one kind of object. To be called within the runtime of tokio.
+/// Follows one kind of object. Must be called within the tokio runtime.
 pub(super) fn follow(kind: impl Kind, door: &Credentials, emit: &Emit) {
     tokio::spawn(reflector::run(kind, door.clone(), Pace::default(), emit.clone()));
 }

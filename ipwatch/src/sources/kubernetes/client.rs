@@ -1,6 +1,6 @@
-//! Requests to the API server, with a bound on time and on what is read.
+//! Requests to the API server, with limits on time and size.
 //!
-//! Nothing is tried again here, no proxy is taken from the environment, and no answer is in memory as a whole.
+//! Nothing is retried here, no proxy is taken from the environment, and no answer is in memory as a whole.
 
 use std::io::BufReader;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,36 +21,36 @@ use super::program::{Credential, Program, ProgramError};
 use crate::sources::body::{self, Coming, Unread};
 use crate::sources::errors::{chain, cut, within};
 
-/// Longest answer that says why there is none.
+/// Maximum size in bytes of an error's body.
 const STATUS_LIMIT: usize = 64 << 10;
 
-/// An open way to the API server.
+/// A client of the API server.
 pub(crate) struct Api {
     way: Arc<Way>,
-    /// Made anew when our certificate is.
+    /// Replaced when our certificate is renewed.
     http: Mutex<Http>,
     pub(super) token: Token,
-    /// A program that says who we are, and what it has said.
+    /// A credential plugin, and its last answer.
     program: Option<(Arc<Program>, tokio::sync::Mutex<Credential>)>,
 }
 
-/// The body of an answer. Its connection ends with it, unless it was read to its end.
+/// The body of an answer. Its connection is closed with it, unless the body was read to its end.
 pub(crate) struct Body {
     what: &'static str,
     incoming: Incoming,
 }
 
-/// What is sent along with a request.
+/// The body of a request.
 pub(crate) struct Content {
     pub(crate) method: Method,
-    /// Its type.
+    /// Content type.
     pub(crate) kind: &'static str,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Api {
-    /// Runs `program`, if there is one, and may read files: within the runtime of tokio, on a thread that may wait.
-    /// `Err`: what is wrong, without a word of any file.
+    /// Runs `program`, if there is one, and may read files. Must be called within the tokio runtime, on a thread that
+    /// may block. `Err`: what is wrong, without the content of any file.
     pub(super) fn new(way: Way, token: Token, program: Option<Program>) -> Result<Self, String> {
         let said = match &program {
             Some(program) => Some(program.run().map_err(|error| error.to_string())?),
@@ -62,12 +62,12 @@ impl Api {
         Ok(Self { way: Arc::new(way), http: Mutex::new(http), token, program })
     }
 
-    /// Where it is, for people.
+    /// The server's URL, for people.
     pub(crate) fn url(&self) -> String {
         self.way.url.clone()
     }
 
-    /// The body of an answer that is one.
+    /// Sends a GET request and returns the body of a successful answer.
     pub(crate) async fn get(
         &self,
         what: &'static str,
@@ -77,7 +77,7 @@ impl Api {
         self.ask(what, path, None, limit).await
     }
 
-    /// The same for a request that says something.
+    /// The same for a request with a body.
     pub(crate) async fn send(
         &self,
         what: &'static str,
@@ -139,7 +139,7 @@ impl Api {
         Ok(request)
     }
 
-    /// What says who we are, as it is now: the program's word, which is asked again before it expires; else our own.
+    /// The current token: that of the plugin, which is run again before its answer expires; otherwise our own.
     async fn bearer(&self) -> Result<Option<Token>, ApiError> {
         let Some((program, said)) = &self.program else { return self.token.read().await };
         let mut said = said.lock().await;
@@ -147,7 +147,7 @@ impl Api {
             let (program, way) = (Arc::clone(program), Arc::clone(&self.way));
             let asked = tokio::task::spawn_blocking(move || {
                 let said = program.run()?;
-                // With another certificate another connection is to be made.
+                // A new certificate needs a new connection.
                 let http = identity(Some(&said)).map(|identity| way.open(Some(identity)));
                 Ok::<_, ProgramError>((said, http))
             });
@@ -170,18 +170,18 @@ impl Api {
     }
 }
 
-/// The certificate that a program has given us, and its key.
+/// The certificate and key that a plugin returned.
 fn identity(said: Option<&Credential>) -> Option<&[u8]> {
     said?.identity.as_ref().map(|Secret(pem)| pem.as_bytes())
 }
 
 impl Body {
-    /// The next part. `None`: it has ended. Cancel-safe.
+    /// The next part, `None` at the end. Cancel-safe.
     pub(crate) async fn part(&mut self) -> Result<Option<Bytes>, ApiError> {
         body::part(&mut self.incoming).await.map_err(|error| ApiError::failed(self.what, &error))
     }
 
-    /// What `parse` makes of it, if it has no more than `most` bytes. On a thread of its own, while it comes.
+    /// Parses a body of at most `most` bytes. `parse` runs on a thread of its own, while the body arrives.
     pub(super) async fn read<T, P>(self, most: usize, parse: P) -> Result<T, ApiError>
     where
         T: Send + 'static,
@@ -197,7 +197,7 @@ impl Body {
         })
     }
 
-    /// All of it, if it has no more than `most` bytes.
+    /// The whole body, if it has at most `most` bytes.
     pub(crate) async fn whole(mut self, most: usize, limit: Duration) -> Result<Vec<u8>, ApiError> {
         within(self.what, limit, async {
             let mut text = Vec::new();
@@ -231,7 +231,7 @@ async fn refusal(what: &'static str, answer: Response<Incoming>) -> ApiError {
 }
 
 impl Status {
-    /// Why it is none of what was asked for. `wait`: seconds that the server wants us to.
+    /// The error for a status. `wait`: seconds that the server asks us to wait.
     pub(super) fn refusal(self, what: &'static str, wait: Option<u64>) -> ApiError {
         let after = wait.or(self.details.retry_after_seconds).map(Duration::from_secs);
         match self.code {

@@ -1,4 +1,4 @@
-//! The connection to the API server: TCP, with TLS or, to this node alone, without.
+//! Connections to the API server: TCP with TLS, or without TLS on this node only.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use tower::{BoxError, Service};
 use crate::dial::{self, Io, Tls};
 use crate::tls::{self, Wrong};
 
-/// That a connection is kept for the next page of a list.
+/// How long an idle connection is kept, for the next page of a list.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// Connections that are used again.
+/// A client that reuses connections.
 pub(super) type Http = legacy::Client<Connector, Full<Bytes>>;
 
-/// Where the server is, whom it has to be, and who we are.
+/// The server's address, how it is verified, and our identity.
 pub(super) struct Way {
-    /// Without a `/` at its end.
+    /// Without a trailing `/`.
     pub(super) url: String,
-    /// By TLS.
+    /// Whether to use TLS.
     pub(super) secure: bool,
-    /// What its certificate must be for.
+    /// The name or IP for which its certificate must be valid.
     pub(super) name: ServerName<'static>,
-    /// Who may vouch for it. `None`: whom the system trusts.
+    /// The trusted CAs. `None`: those of the system.
     pub(super) authorities: Option<Vec<CertificateDer<'static>>>,
     /// Our certificate and its key, in PEM.
     pub(super) identity: Option<Vec<u8>>,
-    /// What is said with each request.
+    /// Headers of every request.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Way {
-    /// May read the system's files, so never on an async worker. `identity`: ours, if it is not the one that is known.
-    /// `Err`: what is wrong, without a word of any file.
+    /// May read the system's files, so never call it on an async worker. `identity`: our certificate and key, if not
+    /// those in `self`. `Err`: what is wrong, without the content of any file.
     pub(super) fn open(&self, identity: Option<&[u8]>) -> Result<Http, &'static str> {
         let config = self.config(identity.or(self.identity.as_deref()))?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        // A watch is small lines that are to be seen at once.
+        // The lines of a watch are short and should arrive at once.
         tcp.set_nodelay(true);
         let tls = self.secure.then(|| Tls::new(config, self.name.clone()));
         Ok(legacy::Client::builder(TokioExecutor::new())
@@ -80,7 +80,7 @@ impl Connection for Box<dyn Io> {
     }
 }
 
-/// Connects.
+/// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,

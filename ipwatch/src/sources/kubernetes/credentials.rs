@@ -1,8 +1,8 @@
-//! Where the API server is and who we are: a pod's service account, or a kubeconfig.
+//! The API server's address and our identity: a pod's service account, or a kubeconfig.
 //!
-//! Every file is read to a bound, and anew after a failure; a token for each request, on a thread. What a daemon on
-//! every node does not do: run a program that a kubeconfig names, believe a server without verifying it, or go through
-//! a proxy. Nothing that these files say is ever logged.
+//! Every file is read up to a limit, and again after a failure; a token file is read for each request, on a thread. A
+//! daemon on every node must not run a program that a kubeconfig names, skip the verification of the server, or use a
+//! proxy. The content of these files is never logged.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,37 +23,37 @@ use super::program::Program;
 use crate::sources::errors::within;
 use crate::{bounded, tls};
 
-/// No file that is read here is longer.
+/// Maximum size in bytes of each file that is read here.
 const LIMIT: usize = 1 << 20;
-/// Where a pod has its service account.
+/// The directory of a pod's service account.
 const IN_POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The same below the node's root (`--host-root`), where the manifests mount it.
 const IN_HOST_ROOT: &str = "/etc/ipwatch-api";
-/// What reading them is, for people.
+/// The step of reading the credentials, in errors.
 const WHAT: &str = "the credentials";
 const NO_AUTHORITY: &str = "TLS: the certificate authority is no PEM";
 
-/// The way in.
+/// Where the credentials come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credentials {
-    /// A kubeconfig. A program that it names is not run.
+    /// A kubeconfig. A program in it is not run.
     Kubeconfig(PathBuf),
-    /// A person's own: by this of its contexts, or the current one, and with its program run, as clouds have it.
-    /// For a person's command, never for a daemon.
+    /// A person's own kubeconfig: with this context, or the current one, and its program is run, as cloud providers
+    /// need it. For commands that a person runs, never for a daemon.
     Person { path: PathBuf, context: Option<String> },
-    /// As a pod: a URL, and the directory of a service account.
+    /// A pod's: a URL, and the directory of a service account.
     Pod { url: String, account: PathBuf },
 }
 
-/// What says who we are. Its text is shown nowhere.
+/// A token or password. Its text is never shown.
 #[derive(Clone)]
 pub(super) enum Token {
-    /// A client certificate, or nothing.
+    /// A client certificate, or no authentication.
     None,
     Text(String),
     /// `USER:PASSWORD`.
     Basic(String),
-    /// Renewed by others, so it is read for each request.
+    /// Renewed by another process, so it is read for each request.
     File(PathBuf),
 }
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// The token as it is now.
+    /// The current token.
     pub(super) async fn read(&self) -> Result<Option<Self>, ApiError> {
         match self {
             Self::None => Ok(None),
@@ -88,7 +88,7 @@ impl Token {
 }
 
 impl Credentials {
-    /// The way in that there is for a pod, if this is one.
+    /// The credentials of a pod, if this is one.
     pub(crate) fn of_a_pod(account: Option<&Path>) -> Option<Self> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host = variable("KUBERNETES_SERVICE_HOST")?;
@@ -102,7 +102,7 @@ impl Credentials {
         Some(Self::Pod { url: format!("https://{host}:{port}"), account: account.to_owned() })
     }
 
-    /// Opens it on a thread.
+    /// Opens the client on a thread.
     pub(crate) async fn enter(&self, limit: Duration) -> Result<Api, ApiError> {
         let door = self.clone();
         let opened = tokio::task::spawn_blocking(move || door.open());
@@ -114,15 +114,15 @@ impl Credentials {
         .await
     }
 
-    /// Opens it: reads files, and may run a program, so never on an async worker, but within the runtime of
-    /// tokio (`spawn_blocking`).
+    /// Opens the client. Reads files and may run a program, so never call it on an async worker, but within the tokio
+    /// runtime (`spawn_blocking`).
     pub(crate) fn open(&self) -> Result<Api, ApiError> {
         match self {
             Self::Kubeconfig(path) => kubeconfig(path, None, false),
             Self::Person { path, context } => kubeconfig(path, context.as_deref(), true),
             Self::Pod { url, account } => {
                 let token = account.join("token");
-                // Told now rather than with the first request.
+                // Reports a missing token now rather than at the first request.
                 text(&token)?;
                 let authority = account.join("ca.crt");
                 let wrong = |why: &str| ApiError::Setting(format!("{url}: {why}"));
@@ -135,19 +135,19 @@ impl Credentials {
     }
 }
 
-/// The way to this server.
+/// Parses the URL of a server.
 fn server(url: &str) -> Result<Way, &'static str> {
     let url: Uri = url.parse().map_err(|_| "its server is no URL")?;
     let host = url.host().ok_or("its server is no URL with a host")?;
     let (secure, port) = match url.scheme_str() {
         Some("https") => (true, url.port_u16().unwrap_or(443)),
-        // As of `kubectl proxy`.
+        // For example of `kubectl proxy`.
         Some("http") if matches!(host, "localhost" | "127.0.0.1" | "[::1]") => {
             (false, url.port_u16().unwrap_or(80))
         }
         _ => return Err("its server must be https://, or http:// on this node"),
     };
-    // Made anew: a name and a password in it, or a query, are nobody's business.
+    // The URL is rebuilt, because it may contain a user name, a password or a query, which must not be shown.
     let scheme = if secure { "https" } else { "http" };
     let path = url.path().trim_end_matches('/');
     let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -156,20 +156,21 @@ fn server(url: &str) -> Result<Way, &'static str> {
         url: format!("{scheme}://{host}:{port}{path}"),
         secure,
         name,
-        // Where nobody is to be verified, the node's own authorities need not be read, nor be there.
+        // Without TLS nothing is verified, and the system's CAs need not be read or exist.
         authorities: (!secure).then(Vec::new),
         identity: None,
         headers: Vec::new(),
     })
 }
 
-/// By one of its contexts, the current one if none is named. `programs`: whether one that it names is run.
+/// Opens a kubeconfig with one of its contexts, or the current one if none is named. `programs`: whether a program in
+/// it is run.
 fn kubeconfig(path: &Path, context: Option<&str>, programs: bool) -> Result<Api, ApiError> {
     let wrong = |why: &str| file(path, why);
     let text = String::from_utf8(pem(path)?).map_err(|_| wrong("it is no kubeconfig"))?;
     let (cluster, mut user) = kubeconfig::chosen(&text, context).map_err(wrong)?;
     refuse(&cluster, &user, programs).map_err(wrong)?;
-    // Relative to itself, as kubectl takes it.
+    // Paths are relative to the kubeconfig, as in kubectl.
     let dir = path.parent().unwrap_or(Path::new("/"));
     let read = |data: Option<&str>, file: Option<&str>| match (data, file) {
         (Some(data), _) => STANDARD
@@ -194,14 +195,14 @@ fn kubeconfig(path: &Path, context: Option<&str>, programs: bool) -> Result<Api,
         read(user.client_certificate_data.as_deref(), user.client_certificate.as_deref())?;
     let data = user.client_key_data.as_ref().map(|Secret(data)| data.as_str());
     let key = read(data, user.client_key.as_deref())?;
-    // Neither is of use alone.
+    // A certificate or a key alone is useless.
     way.identity = certificate.zip(key).map(|(certificate, key)| [certificate, key].join(&b'\n'));
     way.headers = impersonation(&user).ok_or_else(|| {
         wrong("whom it is to act as (as, as-groups, as-user-extra) cannot be said in a header")
     })?;
     let token = token(&mut user, dir);
     let program = match user.exec.take() {
-        // A name and a password go first.
+        // A user name and password take precedence.
         Some(exec) if !matches!(token, Token::Basic(_)) => {
             let told = told(&cluster, authorities.as_deref());
             let program = Program::new(exec, dir, told);
@@ -223,7 +224,7 @@ fn token(user: &mut User, dir: &Path) -> Token {
     }
 }
 
-/// What a program may be told of the cluster (`ExecCredentialSpec.cluster`).
+/// The description of the cluster that a plugin may get (`ExecCredentialSpec.cluster`).
 fn told(cluster: &Cluster, authorities: Option<&[u8]>) -> serde_json::Value {
     let mut told = json!({ "server": cluster.server });
     let mut say = |key: &str, value: Option<serde_json::Value>| {
@@ -237,7 +238,8 @@ fn told(cluster: &Cluster, authorities: Option<&[u8]>) -> serde_json::Value {
     told
 }
 
-/// As whom each request is made (`client-go`, `transport/round_trippers.go`). `None`: it is nothing for a header.
+/// The impersonation headers of each request (`client-go`, `transport/round_trippers.go`). `None`: a value is not valid
+/// in a header.
 fn impersonation(user: &User) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let mut all = Vec::new();
     let mut say = |name: HeaderName, value: &str| {
@@ -263,7 +265,7 @@ fn impersonation(user: &User) -> Option<Vec<(HeaderName, HeaderValue)>> {
     Some(all)
 }
 
-/// A key as a part of a header's name: what may not be in one, and `%`, as `%2f`.
+/// Escapes a key for use in a header name: characters that are not allowed, and `%`, as `%2f`.
 fn escaped(key: &str) -> String {
     let mut text = String::new();
     for byte in key.bytes() {
@@ -276,7 +278,7 @@ fn escaped(key: &str) -> String {
     text
 }
 
-/// What is not done, whatever a kubeconfig says.
+/// Rejects what is not supported in a kubeconfig.
 fn refuse(cluster: &Cluster, user: &User, programs: bool) -> Result<(), &'static str> {
     if cluster.insecure_skip_tls_verify == Some(true) {
         return Err("insecure-skip-tls-verify is not supported: name the certificate authority");
@@ -302,7 +304,7 @@ fn file(path: &Path, why: &str) -> ApiError {
     ApiError::File { path: path.to_owned(), why: why.to_owned() }
 }
 
-/// A file's bytes. Links are followed, as the kubelet makes them.
+/// Reads a file. Links are followed, because the kubelet creates them.
 fn pem(path: &Path) -> Result<Vec<u8>, ApiError> {
     let wrong = |why: String| ApiError::File { path: path.to_owned(), why };
     let read = bounded::read_linked(path, LIMIT).map_err(|error| wrong(error.to_string()))?;
@@ -372,7 +374,7 @@ mod tests {
         }
     }
 
-    /// A program that gives out a token for ever, and says that it was run.
+    /// A plugin that always returns the same token, and leaves a file when it was run.
     fn program(user: &str) -> (tempfile::TempDir, String) {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();

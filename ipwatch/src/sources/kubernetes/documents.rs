@@ -1,5 +1,5 @@
-//! What is read of the API server's answers, and nothing else: no spec beyond the node, the host's network
-//! and the grace, no environment, no annotation but those that are named here and in `cluster::objects`.
+//! The only fields that are read of the API server's answers: nothing of a spec beyond the node, the host network and
+//! the grace period, no environment, and no annotations except those named here and in `cluster::objects`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::sources::json::{Few, Name};
 
-/// `Status`: why there is no answer.
+/// `Status`: the body of an error.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Status {
@@ -42,15 +42,15 @@ pub(super) struct Page<T> {
     pub(super) items: Items<T>,
 }
 
-/// The entries of a page, each read by itself: one that is not understood spoils no other.
+/// The entries of a page, each parsed separately, so that a malformed entry affects no other.
 #[derive(Debug)]
 pub(super) struct Items<T> {
     pub(super) read: Vec<T>,
-    /// That are not understood, or too many.
+    /// Number of entries that could not be parsed, or were too many.
     pub(super) dropped: usize,
 }
 
-/// Most entries of one list.
+/// Maximum number of entries in one list.
 pub(super) const MOST: usize = 65_536;
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Items<T> {
@@ -100,7 +100,7 @@ pub(crate) struct Pod<A = Annotations> {
     pub(crate) status: PodStatus,
 }
 
-/// Of its `ObjectMeta`.
+/// Fields of its `ObjectMeta`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", bound = "A: Annotated")]
 pub(crate) struct PodMeta<A = Annotations> {
@@ -113,7 +113,7 @@ pub(crate) struct PodMeta<A = Annotations> {
     pub(crate) annotations: A,
 }
 
-/// Of its `PodSpec`.
+/// Fields of its `PodSpec`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct PodSpec {
@@ -122,7 +122,7 @@ pub(crate) struct PodSpec {
     pub(crate) termination_grace_period_seconds: Option<i64>,
 }
 
-/// Of its `PodStatus`.
+/// Fields of its `PodStatus`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct PodStatus {
@@ -138,12 +138,12 @@ pub(crate) struct PodIp {
     pub(crate) ip: Name,
 }
 
-/// What is read of a pod's annotations. Others are skipped unread: they may be long, and hold anything.
+/// The annotations that are read of a pod. Others are skipped unread, because they may be long and contain anything.
 pub(crate) trait Annotated: Default {
-    /// Those that are read.
+    /// The keys that are read.
     const KEYS: &[&str];
 
-    /// One of [`Self::KEYS`]. An error is one of the whole pod.
+    /// Reads the value of one of [`Self::KEYS`]. An error rejects the whole pod.
     fn read(&mut self, key: &str, value: Value) -> Result<(), serde_json::Error>;
 }
 
@@ -172,19 +172,19 @@ fn annotations<'de, A: Annotated, D: Deserializer<'de>>(deserializer: D) -> Resu
     deserializer.deserialize_any(Entries(PhantomData))
 }
 
-/// The annotation that says that the pod is a static pod's mirror, and what Calico writes.
+/// The annotation that marks the mirror of a static pod, and those that Calico writes.
 #[derive(Debug, Default)]
 pub(crate) struct Annotations {
     pub(super) mirror: Option<String>,
-    /// The pod's IPs, apart by commas; empty after a DEL.
+    /// The pod's IPs, separated by commas; empty after a DEL.
     pub(super) calico_ips: Option<String>,
-    /// The container that the ADD was for.
+    /// The container id of the ADD.
     pub(super) calico_container: Option<String>,
 }
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const CALICO_IPS: &str = "cni.projectcalico.org/podIPs";
-/// Older ones write one alone.
+/// Older versions write only one IP, in this one.
 const CALICO_IP: &str = "cni.projectcalico.org/podIP";
 const CALICO_CONTAINER: &str = "cni.projectcalico.org/containerID";
 
@@ -195,7 +195,7 @@ impl Annotated for Annotations {
         let text = serde_json::from_value(value).map(|Name(text)| text);
         match (key, text) {
             (MIRROR, text) => self.mirror = Some(text?),
-            // Whoever makes a pod may write anything there: it says nothing then.
+            // The creator of a pod can write anything into these annotations: invalid values are ignored.
             (_, Err(_)) => {}
             (CALICO_IPS, Ok(text)) => self.calico_ips = Some(text),
             (CALICO_IP, Ok(text)) => {

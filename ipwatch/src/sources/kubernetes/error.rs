@@ -1,43 +1,43 @@
-//! Why the API server does not answer.
+//! Errors of the API server's client.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::sources::errors::{self, Failure};
 
-/// What keeps the API server from telling. None of these carries a credential, nor anything of an object.
+/// Why the API server cannot be read. No variant contains a credential, or any content of an object.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum ApiError {
-    /// There is no way to it: a file is missing or wrong.
+    /// A file that is needed to connect is missing or wrong.
     #[error("{path}: {why}")]
     File { path: PathBuf, why: String },
-    /// What is to be said to it cannot be made.
+    /// The configuration cannot be used, or a request could not be built.
     #[error("{0}")]
     Setting(String),
-    /// No connection, or it broke.
+    /// The connection failed.
     #[error("{what}: {why}")]
     Broken { what: &'static str, why: String },
-    /// Silence.
+    /// There was no answer in time.
     #[error("no answer to {what} within {limit:?}")]
     Silent { what: &'static str, limit: Duration },
-    /// It does not take the credentials.
+    /// The credentials were rejected.
     #[error(
         "{what}: it does not take our credentials (401): the token has expired, or is another cluster's"
     )]
     Unauthorized { what: &'static str },
-    /// It refuses.
+    /// The request was refused.
     #[error("{what}: {code} {why}")]
     Refused { what: &'static str, code: u16, why: String },
-    /// 429, with the `Retry-After` of the server.
+    /// 429, with the server's `Retry-After`.
     #[error("{what}: rate limited (429)")]
     Busy { what: &'static str, after: Option<Duration> },
-    /// What was to be resumed is too long ago (410): everything must be listed again.
+    /// The version to resume from is too old (410): everything must be listed again.
     #[error("{what}: what was told last is too long ago (410)")]
     Expired { what: &'static str },
-    /// What came is not what this API answers.
+    /// The answer does not fit this API.
     #[error("{what}: not an answer of this API: {why}")]
     Garbage { what: &'static str, why: String },
-    /// More than any answer should be.
+    /// The answer is larger than the limit.
     #[error("{what}: an answer of more than {limit} MiB")]
     TooLarge { what: &'static str, limit: usize },
 }

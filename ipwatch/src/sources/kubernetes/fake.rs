@@ -1,4 +1,4 @@
-//! An API server for tests: what it answers to lists and to watches is told beforehand.
+//! A fake API server for tests. Its answers to lists and watches are set in advance.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,21 +16,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// One answer.
 #[derive(Debug, Clone)]
 pub(super) enum Reply {
     Json(Value),
-    /// A status with a `Status` object, and seconds to wait.
+    /// A status with a `Status` object, and the seconds in `Retry-After`.
     Status(u16, Option<u64>),
-    /// Bytes, as 200.
+    /// These bytes, with status 200.
     Raw(&'static str),
-    /// These lines, and then the end.
+    /// These lines, then the end.
     Lines(Vec<Value>),
-    /// These lines, and then nothing more.
+    /// These lines, then nothing more.
     Hold(Vec<Value>),
-    /// No answer at all.
+    /// No answer.
     Hang,
-    /// The connection is cut.
+    /// The connection is closed.
     Cut,
 }
 
@@ -38,7 +37,7 @@ pub(super) enum Reply {
 pub(super) struct State {
     pub(super) lists: VecDeque<Reply>,
     pub(super) watches: VecDeque<Reply>,
-    /// Each request's path and query, and its `Authorization`.
+    /// The path and query of each request, and its `Authorization`.
     pub(super) asked: Vec<(String, Option<String>)>,
 }
 
@@ -46,7 +45,7 @@ pub(super) struct State {
 pub(super) struct Fake(Arc<Mutex<State>>);
 
 impl Fake {
-    /// One that answers from now on. Where it is.
+    /// Starts a server. Returns it and its URL.
     pub(super) async fn start(lists: Vec<Reply>, watches: Vec<Reply>) -> (Self, String) {
         Self::serve(lists, watches, None).await
     }
@@ -92,7 +91,7 @@ impl Fake {
             async move { fake.answer(&request).await }
         });
         let serving = hyper::server::conn::http1::Builder::new();
-        // A client goes away when it likes.
+        // A client may close the connection at any time.
         let _ = serving.serve_connection(TokioIo::new(stream), service).await;
     }
 
@@ -108,7 +107,7 @@ impl Fake {
         self.paths().into_iter().filter(|path| path.contains("&watch=1")).collect()
     }
 
-    /// The next answer; the last one stays.
+    /// The next answer; the last one is repeated.
     fn next(&self, watch: bool) -> Reply {
         let mut state = self.state();
         let replies = if watch { &mut state.watches } else { &mut state.lists };
@@ -159,7 +158,7 @@ fn lines(all: &[Value], hold: bool) -> UnsyncBoxBody<Bytes, Infallible> {
         let rest = futures_util::stream::pending();
         BodyExt::boxed_unsync(StreamBody::new(first.chain(rest)))
     } else {
-        // The end comes in a packet of its own.
+        // The end arrives in a separate packet.
         let rest = futures_util::stream::once(async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             Ok(Frame::data(Bytes::new()))
@@ -188,7 +187,7 @@ pub(super) fn uid(n: u32) -> String {
     format!("00000000-0000-4000-8000-{n:012}")
 }
 
-/// A whole list.
+/// A complete list.
 pub(super) fn list(version: &str, pods: &[u32]) -> Reply {
     let items: Vec<Value> = pods.iter().map(|n| pod(*n)).collect();
     Reply::Json(

@@ -1,11 +1,11 @@
-//! For the fuzz target.
+//! Entry point of the fuzz target.
 
 use super::documents::{Line, Page, Status};
 use super::reflector::{Change, Kind};
 use super::{networks, pods, whereabouts};
 use crate::fact::Observation;
 
-/// Answers of the API server: lists and lines of a watch, of every kind but Calico's (`calico::fuzz`).
+/// Parses answers of the API server: lists and watch lines of every kind except Calico's (`calico::fuzz`).
 pub(in crate::sources) fn kubernetes(bytes: &[u8]) {
     let mut out = Vec::new();
     each(bytes, &mut pods::Pods { node: "node-1".to_owned(), calico: true }, &mut out);

@@ -1,5 +1,5 @@
-//! A kubeconfig: of what it says the parts that are used (`client-go`, `tools/clientcmd/api/v1/types.go`), and which of
-//! them a context chooses. Nothing that it says is ever shown.
+//! Parses the used parts of a kubeconfig (`client-go`, `tools/clientcmd/api/v1/types.go`), and selects those of a
+//! context. Its content is never shown.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Where a cluster says what its programs are to be told (`client-go`, `tools/auth/exec`).
+/// The extension of a cluster with data for its plugins (`client-go`, `tools/auth/exec`).
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// A text that is shown nowhere.
+/// A text that is never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Secret(pub(super) String);
@@ -54,7 +54,6 @@ struct Context {
     user: Option<String>,
 }
 
-/// A server.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Cluster {
@@ -74,14 +73,13 @@ struct Extension {
 }
 
 impl Cluster {
-    /// What its programs are to be told of it, in words of its own.
+    /// The cluster's own data for its plugins.
     pub(super) fn told(&self) -> Option<&serde_json::Value> {
         let mut all = self.extensions.iter().flatten();
         all.find(|one| one.name == EXTENSION).map(|one| &one.extension)
     }
 }
 
-/// Who we are to it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct User {
@@ -94,7 +92,7 @@ pub(super) struct User {
     pub(super) client_certificate_data: Option<String>,
     pub(super) client_key: Option<String>,
     pub(super) client_key_data: Option<Secret>,
-    /// Whom to act as.
+    /// The user to impersonate.
     #[serde(rename = "as")]
     pub(super) acts_as: Option<String>,
     pub(super) as_uid: Option<String>,
@@ -104,7 +102,7 @@ pub(super) struct User {
     pub(super) auth_provider: Option<IgnoredAny>,
 }
 
-/// A program that says who we are.
+/// A credential plugin.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Exec {
@@ -117,7 +115,7 @@ pub(super) struct Exec {
     pub(super) provide_cluster_info: bool,
 }
 
-/// Arguments and variables may hold a password.
+/// Hidden, because arguments and variables may contain a password.
 impl fmt::Debug for Exec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Exec(hidden)")
@@ -131,7 +129,7 @@ pub(super) struct Variable {
     pub(super) value: String,
 }
 
-/// Whether a program is given the terminal.
+/// Whether a plugin needs the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) enum Interactive {
     Never,
@@ -139,9 +137,9 @@ pub(super) enum Interactive {
     Always,
 }
 
-/// Cluster and user of a context, of the current one if none is named. `Err`: what is wrong, without a word of it.
+/// Cluster and user of a context, or of the current one if none is named. `Err`: what is wrong, without any content.
 pub(super) fn chosen(text: &str, context: Option<&str>) -> Result<(Cluster, User), &'static str> {
-    // Where, and what, would quote it. Of several documents the first is taken, as kubectl does.
+    // The parser's own message would quote the content. Of several documents the first is used, as in kubectl.
     const UNREAD: &str = "it is no kubeconfig";
     let first = serde_norway::Deserializer::from_str(text).next().ok_or(UNREAD)?;
     let config = Kubeconfig::deserialize(first).map_err(|_| UNREAD)?;

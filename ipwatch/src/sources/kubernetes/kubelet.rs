@@ -1,10 +1,10 @@
-//! What the kubelet says of the pods that it is to run (its pod API, KEP-4188), where the API server is not asked. The
-//! two are never asked both, so that they never contradict each other.
+//! The pods that the kubelet should run, from its pod API (KEP-4188), if the API server is not asked. Never both, so
+//! that they cannot contradict each other.
 //!
-//! A watch only says that something has changed, and a list then tells everything: that needs no resuming, and an event
-//! that the kubelet dropped, as it does for slow watchers, is made up for by the next list.
+//! A watch only reports that something has changed; a list then provides everything. Therefore a watch need not be
+//! resumed, and an event that the kubelet dropped, as it does for slow watchers, is covered by the next list.
 //!
-//! - `client`: the two calls. `messages`: what is read of their answers.
+//! - `client`: the two calls. `messages`: the fields that are read of their answers.
 
 mod client;
 mod error;
@@ -33,34 +33,33 @@ use crate::sources::session::{self, Standing};
 use crate::sources::socket::{Paused, Way};
 use crate::sources::{Closed, Emit};
 
-/// Name of the source.
 pub(super) const SOURCE: &str = SourceName::Kubelet.as_str();
-/// Where a kubelet has its socket.
+/// The usual path of the kubelet's socket.
 pub(super) const SOCKET: &str = "/var/lib/kubelet/pods-api/pods-api.sock";
-/// What is asked for, for people.
+/// The steps, in errors.
 const CONNECTION: &str = "a connection";
 const LIST: &str = "ListPods";
 const WATCH: &str = "WatchPods";
-/// Facts that are told at once.
+/// Maximum number of facts sent at once.
 const BATCH: usize = 512;
 
-/// The longest that each step may take, and the pauses between. Pauses are jittered by half.
+/// Timeouts of each step, and the pauses between. Pauses are jittered by half.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// For the connection.
+    /// For connecting.
     open: Duration,
     list: Duration,
-    /// From a change to the list: more may follow.
+    /// From a change to the list, because more changes may follow.
     settle: Duration,
-    /// Between two lists, at the least.
+    /// Minimum time between two lists.
     apart: Duration,
-    /// Between two lists while nothing changes: so is noticed that the kubelet hangs, or has dropped an event. That a
-    /// pod is not in the first list counts 300 s later, and what was found before a restart is waited for 420 s
-    /// (`map::pods`, `detect`): one must begin between.
+    /// Between two lists while nothing changes, to notice that the kubelet hangs or has dropped an event. By default a
+    /// pod that the first list lacks counts as gone 300 s after that list (`map/workload/pods.rs`), and findings from
+    /// before a restart are kept for 420 s (`detect/codes.rs`): a list must begin in between.
     whole: Duration,
-    /// What went on for so long went well.
+    /// After this time a session counts as successful.
     well: Duration,
-    /// Between two looks for a socket that is not there.
+    /// Between two checks for a socket that does not exist.
     absent: Duration,
     /// First and longest pause after a failure.
     retry: (Duration, Duration),
@@ -76,14 +75,14 @@ impl Default for Pace {
             apart: s(3),
             whole: s(60),
             well: s(10),
-            // Half of it at the least.
+            // At least half of this, with jitter.
             absent: s(120),
             retry: (s(1), s(60)),
         }
     }
 }
 
-/// Follows the kubelet's pods until the daemon goes down.
+/// Follows the kubelet's pods until the daemon shuts down.
 pub(super) async fn run(way: Way, pace: Pace, emit: Emit) {
     let mut follower = Follower { way, pace, emit, heard: false, standing: Standing::default() };
     if follower.begin().await.is_ok() {
@@ -95,7 +94,7 @@ struct Follower {
     way: Way,
     pace: Pace,
     emit: Emit,
-    /// It has told of its pods: from then on a kubelet that is silent is missed.
+    /// Whether it has ever listed its pods: from then on, a kubelet that does not answer is reported as down.
     heard: bool,
     standing: Standing,
 }
@@ -103,14 +102,14 @@ struct Follower {
 impl session::Client for Follower {
     type Error = KubeletError;
 
-    /// From the connection to the first failure.
+    /// Runs from the connection to the first failure.
     async fn session(&mut self) -> Result<Infallible, Ended> {
         let open = Client::connect(&self.way);
         let client = within(CONNECTION, self.pace.open, open).await?;
         let (changed, mut changes) = mpsc::channel(1);
         let watch = client.watch(changed);
         tokio::pin!(watch);
-        // Not at once: the watch is to begin first, or what changes between the two is missed.
+        // Not at once: the watch must begin first, or a change between the two would be missed.
         let (mut due, mut last) = (Instant::now() + self.pace.settle, None);
         loop {
             tokio::select! {
@@ -135,7 +134,7 @@ impl session::Client for Follower {
     async fn failed(&mut self, error: &KubeletError) -> Result<(), Closed> {
         tracing::debug!("{SOURCE}: {error}");
         let (status, text) = match error {
-            // It is there, and what was told is as true as before.
+            // The kubelet works, and what was reported is still valid.
             KubeletError::Behind { .. } if self.heard => {
                 (SourceStatus::Degraded, format!("the kubelet's pods are listed anew: {error}"))
             }
@@ -158,7 +157,7 @@ impl session::Client for Follower {
 }
 
 impl Follower {
-    /// Says that the kubelet is waited for. Where there is no socket, the first try says so.
+    /// Reports that the kubelet is waited for. If there is no socket, the first attempt reports that.
     async fn begin(&mut self) -> Result<(), Closed> {
         let look = self.way.look(|path| path.try_exists());
         if matches!(tokio::time::timeout(self.pace.open, look).await, Ok(Ok(false))) {
@@ -167,7 +166,7 @@ impl Follower {
         self.say(SourceStatus::Down, "the kubelet's pods are not known yet".to_owned()).await
     }
 
-    /// Every pod.
+    /// Lists all pods.
     async fn list(&mut self, client: &Client) -> Result<(), Ended> {
         let began = clock::now();
         let list = within(LIST, self.pace.list, client.list()).await?;

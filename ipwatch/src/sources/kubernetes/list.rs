@@ -1,4 +1,4 @@
-//! Everything of one kind, asked for once: for a command that looks at the whole cluster, and goes.
+//! Lists all objects of one kind once, for a command that examines the whole cluster.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,53 +13,53 @@ use super::read::{LIST_LIMIT, page_within};
 use crate::sources::errors::within;
 use crate::sources::url::encoded;
 
-/// Entries of one page.
+/// Maximum number of entries of one page.
 const PAGE: usize = 500;
-/// Entries of one kind.
+/// Maximum number of entries of one kind.
 const MOST: usize = 200_000;
-/// To the beginning of an answer.
+/// Until the start of an answer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// For one page. Asked of its memory, the server answers with everything at once.
+/// For one page. If the server answers from its cache, it returns everything at once.
 const WHOLE: Duration = Duration::from_secs(120);
 /// How often a page is requested again after 429.
 const TRIES: u32 = 4;
-/// Longest that it may ask us to wait.
+/// Maximum pause that the server can request.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Why a kind is not known.
+/// Why a kind could not be listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The cluster has no such objects (404).
     Absent,
-    /// We may not (403).
+    /// Access is denied (403).
     Forbidden,
-    /// Anything else, in one line.
+    /// Any other error, in one line.
     Failed(String),
 }
 
-/// How a list is to be.
+/// How recent a list must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Age {
-    /// From the server's memory, which may be some seconds behind: it costs etcd nothing. The server answers with
-    /// everything at once, whatever the limit (apiserver 1.20, storage/cacher); where that is more than is read of one
-    /// answer, it is asked page by page, from etcd.
+    /// From the server's cache, which may be some seconds old and costs etcd nothing. The server returns everything at
+    /// once, whatever the limit (apiserver 1.20, storage/cacher). If that exceeds the limits of one answer, it is
+    /// requested page by page, from etcd.
     Remembered,
-    /// As it is in etcd now.
+    /// The current state in etcd.
     Now,
 }
 
-/// An API server that is asked.
+/// The client of an API server.
 pub(crate) struct Server {
     api: Api,
-    /// Longest answer, in bytes.
+    /// Maximum size of an answer, in bytes.
     longest: usize,
 }
 
 impl Server {
-    /// Opens the way to it: by a kubeconfig and one of its contexts, or as a pod where none is named.
+    /// Opens the client: with a kubeconfig and one of its contexts, or as a pod if none is named.
     ///
     /// # Errors
-    /// Why there is no way, for people.
+    /// Why it cannot be opened, for people.
     pub(crate) async fn open(
         kubeconfig: Option<PathBuf>,
         context: Option<String>,
@@ -75,15 +75,15 @@ impl Server {
         Ok(Self { api: opened.map_err(|error| error.to_string())?, longest: LIST_LIMIT })
     }
 
-    /// Where it is, for people.
+    /// The server's URL, for people.
     pub(crate) fn url(&self) -> String {
         self.api.url()
     }
 
-    /// Every object at `path`, a page after the other. Returned: how many were not understood.
+    /// Lists every object at `path`, page by page. Returns how many could not be parsed.
     ///
     /// # Errors
-    /// It is not known what there is: what was told to `each` is a part.
+    /// The list is unknown; `each` was called with a part of it.
     pub(crate) async fn list<T: DeserializeOwned + Send + 'static>(
         &self,
         what: &'static str,
@@ -99,7 +99,7 @@ impl Server {
                 (more, _) => format!("{path}?limit={PAGE}&continue={}", encoded(more)),
             };
             let answer = self.patiently::<T>(what, &query).await;
-            // Nothing of it has been told to anybody yet.
+            // `each` has not been called yet.
             if more.is_empty() && age == Age::Remembered && is_too_much(&answer) {
                 age = Age::Now;
                 continue;
@@ -111,7 +111,7 @@ impl Server {
             if read > MOST {
                 return Err(Refusal::Failed(format!("there are more than {MOST}")));
             }
-            // The same again would never end.
+            // The same token again would never end.
             if page.metadata.more.0 == more && !more.is_empty() {
                 return Err(Refusal::Failed("a list without an end".to_owned()));
             }
@@ -122,7 +122,7 @@ impl Server {
         }
     }
 
-    /// One page, when the server has time.
+    /// Requests one page, and retries after 429.
     async fn patiently<T: DeserializeOwned + Send + 'static>(
         &self,
         what: &'static str,
@@ -146,7 +146,7 @@ impl Server {
     }
 }
 
-/// Whether it is more than is read of one answer: in bytes, or in entries.
+/// Whether an answer exceeds the limits: in bytes, or in entries.
 fn is_too_much<T>(answer: &Result<Page<T>, ApiError>) -> bool {
     match answer {
         Ok(page) => page.items.read.len() >= documents::MOST && page.items.dropped > 0,
@@ -162,7 +162,7 @@ fn refusal(error: ApiError) -> Refusal {
     }
 }
 
-/// A server that answers what it is told, for tests here and of who asks.
+/// A server with fixed answers, for tests here and of callers.
 #[cfg(test)]
 pub(crate) mod testing {
     use serde_json::{Value, json};
@@ -171,13 +171,13 @@ pub(crate) mod testing {
     use super::*;
 
     pub(crate) enum Answer {
-        /// Objects, and what continues the list.
+        /// Objects, and the token that continues the list.
         Items(Vec<Value>, &'static str),
         Status(u16),
         Raw(&'static str),
     }
 
-    /// The server, and what it is asked.
+    /// The client of such a server, and the paths requested so far.
     pub(crate) async fn answering(answers: Vec<Answer>) -> (Server, impl Fn() -> Vec<String>) {
         let reply = |answer| match answer {
             Answer::Items(items, more) => {
@@ -254,11 +254,11 @@ mod tests {
         server.longest = 3 << 10;
         assert_eq!(things(&server, Age::Remembered).await, (Ok(0), (0..400).collect()));
         assert_eq!(asked(), paged);
-        // One that is within the bound is taken as it is.
+        // An answer within the limit is used as it is.
         let (server, asked) = answering(answers()).await;
         assert_eq!(things(&server, Age::Remembered).await, (Ok(0), (0..400).collect()));
         assert_eq!(asked(), paged[..1]);
-        // A page that is too large is no list: it would be no smaller the next time.
+        // A page that exceeds the limit is an error: it would be no smaller the next time.
         let (mut server, asked) = answering(answers()).await;
         server.longest = 1 << 10;
         let (listed, told) = things(&server, Age::Remembered).await;
@@ -286,12 +286,12 @@ mod tests {
                 None => assert!(matches!(listed, Err(Refusal::Failed(_))), "{listed:?}"),
             }
         }
-        // The second page is that of the first again.
+        // The second page is the first again.
         let same = || Answer::Items(vec![json!({"n": 1})], "again");
         let (server, _) = answering(vec![same(), same()]).await;
         let (listed, _) = things(&server, Age::Now).await;
         assert_eq!(listed, Err(Refusal::Failed("a list without an end".into())));
-        // A server that always answers 429.
+        // A server that always returns 429.
         let (server, asked) = answering(vec![Answer::Status(429)]).await;
         assert!(matches!(things(&server, Age::Now).await.0, Err(Refusal::Failed(_))));
         assert_eq!(asked().len(), 4);

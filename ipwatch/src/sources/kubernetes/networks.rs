@@ -1,7 +1,7 @@
-//! What Whereabouts may hand out: the NetworkAttachmentDefinitions, for its pools do not say.
+//! The ranges that Whereabouts may allocate from. Its pools do not contain them; the NetworkAttachmentDefinitions do.
 //!
-//! Read of one: its name, and of `spec.config` the types of the plugins and Whereabouts' own keys `range`,
-//! `range_start`, `range_end`, `exclude`, `network_name`, `enable_overlapping_ranges` and `ipRanges`.
+//! Read are the name, and from `spec.config` the types of the plugins and Whereabouts' own keys `range`, `range_start`,
+//! `range_end`, `exclude`, `network_name`, `enable_overlapping_ranges` and `ipRanges`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,16 +15,16 @@ use crate::fact::{self, BootNs, Observation, RangePart, Scope};
 use crate::prefix::{Prefix, number};
 use crate::sources::json::{self, Few, Name};
 
-/// Networks that are remembered.
+/// Maximum number of networks that are remembered.
 const MOST: usize = 1024;
-/// Longest configuration that is looked at.
+/// Maximum length in bytes of a configuration.
 const LONGEST: usize = 256 << 10;
 
-/// The ranges of each network.
+/// The ranges of each network. `Err`: the configuration is Whereabouts' and could not be parsed.
 #[derive(Default)]
 pub(super) struct Networks {
     told: BTreeMap<String, Result<Vec<fact::Range>, ()>>,
-    /// While a list comes: what it named.
+    /// During a list: what it has contained so far.
     listed: Option<BTreeMap<String, Result<Vec<fact::Range>, ()>>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Definition {
 }
 
 impl Definition {
-    /// What Whereabouts may hand out by it. `Err`: it is Whereabouts', and not understood.
+    /// The ranges of this network. `Err`: it is Whereabouts' and could not be parsed.
     pub(crate) fn ranges(&self) -> Result<Vec<fact::Range>, ()> {
         let name = format!("{}/{}", self.metadata.namespace.0, self.metadata.name.0);
         ranges(&name, &self.spec.config)
@@ -51,7 +51,7 @@ struct Spec {
     config: String,
 }
 
-/// A CNI configuration, a list of plugins or one.
+/// A CNI configuration: a list of plugins, or one.
 #[derive(Deserialize)]
 struct Config {
     #[serde(default)]
@@ -65,7 +65,7 @@ struct Ipam {
     kind: Name,
     #[serde(default)]
     network_name: Name,
-    /// Whether an IP is handed out once in all ranges (whereabouts 0.8, pkg/config: `OverlappingRanges`).
+    /// Whether an IP is allocated only once in all ranges (whereabouts 0.8, pkg/config: `OverlappingRanges`).
     #[serde(rename = "enable_overlapping_ranges", default = "yes")]
     shares: bool,
     #[serde(flatten)]
@@ -90,7 +90,7 @@ fn yes() -> bool {
     true
 }
 
-/// A range as it is written.
+/// A range as configured.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Written {
@@ -159,7 +159,7 @@ impl Kind for Networks {
 }
 
 impl Networks {
-    /// Tells all ranges.
+    /// Reports all ranges.
     fn all(&self, began: BootNs, out: &mut Vec<Observation>) {
         let scope = || Scope::Ranges { store: STORE.to_owned() };
         out.push(Observation::Began(scope()));
@@ -169,7 +169,7 @@ impl Networks {
     }
 }
 
-/// The ranges of a configuration. `Err`: it is Whereabouts', and not understood.
+/// The ranges of a configuration. `Err`: it is Whereabouts' and could not be parsed.
 fn ranges(name: &str, config: &str) -> Result<Vec<fact::Range>, ()> {
     if config.len() > LONGEST || !config.contains("whereabouts") {
         return Ok(Vec::new());
@@ -207,9 +207,9 @@ impl Config {
 }
 
 impl Written {
-    /// What can be handed out: from the first IP after the network's own to the last before its broadcast
-    /// address, within `range_start` and `range_end`, without what is excluded (whereabouts 0.8,
-    /// pkg/allocate and pkg/iphelpers).
+    /// The IPs that can be allocated: from the first after the network address to the last before the broadcast
+    /// address, within `range_start` and `range_end`, without those excluded (whereabouts 0.8, pkg/allocate and
+    /// pkg/iphelpers).
     fn parts(&self) -> Option<(Prefix, Vec<RangePart>)> {
         let text = &self.range.0;
         // `A-B/LEN` is `A/LEN` from A to B.
@@ -225,7 +225,7 @@ impl Written {
             let text = if own.0.is_empty() { other } else { Some(own.0.as_str()) };
             match text {
                 None => Some(None),
-                // One outside the network is passed over.
+                // A bound outside the network is ignored.
                 Some(text) => {
                     let ip: IpAddr = text.trim().parse().ok()?;
                     Some(range.contains(ip).then(|| number(ip)))

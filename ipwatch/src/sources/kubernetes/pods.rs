@@ -1,5 +1,5 @@
-//! The pods of this node. Where Calico keeps its endpoints in the API server, a pod is its own endpoint: its
-//! annotations say what the ADD has wired, and they are emptied by the DEL.
+//! The pods of this node. If Calico stores its data in the API server, a pod is its own endpoint: its annotations
+//! contain what the ADD has set up, and the DEL empties them.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use super::reflector::{Change, Kind};
 use crate::fact::{self, Observation, Scope};
 use crate::sources::url::encoded;
 
-/// IPs that are kept of one pod.
+/// Maximum number of IPs kept of one pod.
 const MOST_IPS: usize = 64;
 
-/// Those whose `spec.nodeName` is this.
+/// The pods whose `spec.nodeName` is `node`.
 pub(super) struct Pods {
     pub(super) node: String,
-    /// Tell of Calico's endpoints too.
+    /// Also report Calico's endpoints.
     pub(super) calico: bool,
 }
 
@@ -71,7 +71,7 @@ impl Pods {
         self.calico.then(|| Scope::Endpoints { store: SOURCE.to_owned() })
     }
 
-    /// What its annotations say to Calico.
+    /// The Calico endpoint in a pod's annotations.
     fn endpoint(&self, pod: &documents::Pod) -> Option<Observation> {
         let meta = &pod.metadata;
         let said = meta.annotations.calico_ips.as_deref();
@@ -81,8 +81,8 @@ impl Pods {
         if !self.calico {
             return None;
         }
-        // A DEL leaves them empty. Where there are none, nobody has said anything, and where they are not
-        // understood, something: either way the pod counts as wired.
+        // A DEL leaves them empty. If they are missing, they were never written; if they cannot be parsed, something
+        // was. In both cases the pod counts as having an endpoint.
         if said.is_some_and(|said| said.split(',').all(|one| one.trim().is_empty())) {
             return Some(unwired(meta));
         }
@@ -98,13 +98,13 @@ impl Pods {
         }))
     }
 
-    /// A pod that is this node's, whatever was asked for.
+    /// The pod, if it is on this node, whatever the selector was.
     fn own(&self, pod: documents::Pod) -> Option<fact::Pod> {
         if pod.spec.node_name.0 == self.node { fact(pod) } else { None }
     }
 }
 
-/// What is kept of a pod, whoever told of it. `None`: it cannot be told from others.
+/// The kept fields of a pod, from either source. `None`: it has no uid, so it cannot be identified.
 pub(super) fn fact(pod: documents::Pod) -> Option<fact::Pod> {
     let documents::Pod { metadata: meta, spec, status } = pod;
     if meta.uid.0.is_empty() {

@@ -1,8 +1,8 @@
-//! A program that says who we are, as clouds have it: Kubernetes' credential plugins (`client-go`,
-//! `plugin/pkg/client/auth/exec`). It is run for a person's command alone.
+//! Runs a credential plugin, as cloud providers use them (`client-go`, `plugin/pkg/client/auth/exec`). Only for
+//! commands that a person runs.
 //!
-//! What it says is read to a bound, and waited for no longer than a person takes to log in. None of it is shown; what
-//! it writes to standard error goes to the person.
+//! Its output is read up to a limit, and waited for no longer than a person needs to log in. The output is never shown;
+//! its standard error is the person's.
 
 use std::fmt;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -19,19 +19,19 @@ use tokio::time::Instant;
 
 use super::kubeconfig::{Exec, Interactive, Secret};
 
-/// What may be spoken with it.
+/// The supported versions of the protocol.
 const VERSIONS: [&str; 2] =
     ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
-/// Longest answer: a certificate with those above it, and a key.
+/// Maximum size in bytes of the output: a certificate chain and a key.
 const LIMIT: usize = 1 << 20;
-/// A person may have to log in, somewhere else.
+/// A person may have to log in, for example in a browser.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Between two looks whether it has ended.
+/// Between two checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// It is run again so long before what it said expires.
+/// How long before its credential expires the plugin is run again.
 const EARLY: SignedDuration = SignedDuration::from_secs(60);
 
-/// Why it does not say who we are. Without its words.
+/// Why the plugin returned no credential. Without its output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
     #[error("the program that names its user cannot be run: {0}")]
@@ -48,16 +48,15 @@ pub(super) enum ProgramError {
     Useless,
 }
 
-/// The program, and how it is asked.
 pub(super) struct Program {
     exec: Exec,
     command: String,
-    /// What it is told of the cluster.
+    /// The description of the cluster, if the plugin wants it.
     cluster: Option<Value>,
     patience: Duration,
 }
 
-/// What it has said.
+/// The plugin's answer.
 pub(super) struct Credential {
     pub(super) token: Option<Secret>,
     /// A certificate and its key, in PEM.
@@ -72,13 +71,13 @@ impl fmt::Debug for Program {
 }
 
 impl Credential {
-    /// It is not about to expire.
+    /// Whether it does not expire soon.
     pub(super) fn is_good(&self) -> bool {
         self.until.is_none_or(|until| Timestamp::now().duration_until(until) > EARLY)
     }
 }
 
-/// Its answer, `ExecCredential`.
+/// The plugin's output, `ExecCredential`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -97,8 +96,8 @@ struct Status {
 }
 
 impl Program {
-    /// `dir`: where the kubeconfig is, to which a command with a `/` is relative. `cluster`: what a program may be told
-    /// of it.
+    /// `dir`: the directory of the kubeconfig, to which a command with a `/` is relative. `cluster`: the description of
+    /// the cluster for plugins that want it.
     pub(super) fn new(exec: Exec, dir: &Path, cluster: Value) -> Result<Self, ProgramError> {
         if !VERSIONS.iter().any(|one| Some(*one) == exec.api_version.as_deref()) {
             return Err(ProgramError::Version);
@@ -112,7 +111,7 @@ impl Program {
         Ok(Self { exec, command, cluster, patience: PATIENCE })
     }
 
-    /// Runs it. Never on an async worker.
+    /// Runs the plugin. Never call it on an async worker.
     pub(super) fn run(&self) -> Result<Credential, ProgramError> {
         let deadline = Instant::now() + self.patience;
         let mut child = self.command()?.spawn()?;
@@ -147,7 +146,7 @@ impl Program {
         Ok(command)
     }
 
-    /// What it has said when it has ended well.
+    /// The output, if the plugin ends successfully.
     fn hear(&self, child: &mut Child, deadline: Instant) -> Result<Vec<u8>, ProgramError> {
         let out = child.stdout.take().ok_or(ProgramError::Useless)?;
         let (told, came) = mpsc::sync_channel(1);
@@ -173,7 +172,7 @@ impl Program {
         }
     }
 
-    /// JSON as a rule, and YAML of some, which client-go takes too.
+    /// Usually JSON; some print YAML, which client-go accepts too.
     fn read(&self, text: &[u8]) -> Result<Credential, ProgramError> {
         let answer: Option<Answer> = serde_json::from_slice(text).ok();
         let answer = answer.or_else(|| serde_norway::from_slice(text).ok());
@@ -208,7 +207,7 @@ mod tests {
 
     const V1: &str = VERSIONS[0];
 
-    /// A program that is this shell script, and has `$1` and `$WORD`.
+    /// A plugin that runs this shell script, with `$1` and `$WORD`.
     fn program(script: &str) -> Program {
         let exec = json!({
             "apiVersion": V1,
@@ -294,7 +293,7 @@ mod tests {
         let began = Instant::now();
         assert!(matches!(hangs.run().err().unwrap(), ProgramError::Silent(_)));
         assert!(began.elapsed() < Duration::from_secs(500));
-        // Where the answer has ended and the program has not.
+        // The output has ended, but the plugin has not.
         let mut hangs = program("exec sleep 1000 >&-");
         hangs.patience = Duration::from_millis(100);
         assert!(matches!(hangs.run().err().unwrap(), ProgramError::Silent(_)));

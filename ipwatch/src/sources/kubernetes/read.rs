@@ -1,5 +1,4 @@
-//! Reading answers: a list entry by entry while it comes, a watch line by line. Neither is ever in memory
-//! as a whole.
+//! Reads answers: a list entry by entry while it arrives, a watch line by line. Neither is ever in memory as a whole.
 
 use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
@@ -8,21 +7,21 @@ use super::client::Body;
 use super::documents::Page;
 use super::error::ApiError;
 
-/// Longest answer to a list, in bytes. 10,000 pods with all that is managed in them have 200 MiB.
+/// Maximum size in bytes of a list. 10,000 pods with all managed fields have 200 MiB.
 pub(super) const LIST_LIMIT: usize = 256 << 20;
 /// How deeply the items of a list are nested: `{"items": [{…}]}`.
 pub(super) const LEVELS: u32 = 2;
 /// Longest line of a watch. The API server takes no object above 3 MiB.
 const LINE_LIMIT: usize = 4 << 20;
 
-/// One page. Parsed on a thread of its own, as it comes.
+/// Parses one page, on a thread of its own, while it arrives.
 pub(super) async fn page<T: DeserializeOwned + Send + 'static>(
     body: Body,
 ) -> Result<Page<T>, ApiError> {
     page_within(body, LIST_LIMIT).await
 }
 
-/// The same of no more than `limit` bytes.
+/// The same with a limit of `limit` bytes.
 pub(super) async fn page_within<T: DeserializeOwned + Send + 'static>(
     body: Body,
     limit: usize,
@@ -35,9 +34,9 @@ pub(super) async fn page_within<T: DeserializeOwned + Send + 'static>(
 pub(super) struct Lines {
     what: &'static str,
     body: Body,
-    /// What has come and was not handed out.
+    /// Received text that was not returned yet.
     text: Vec<u8>,
-    /// So much of it has no end of a line.
+    /// Length of its beginning that is known to have no end of line.
     looked: usize,
 }
 
@@ -46,7 +45,7 @@ impl Lines {
         Self { what, body, text: Vec::new(), looked: 0 }
     }
 
-    /// The next line that is not empty. `None`: the watch has ended. Cancel-safe.
+    /// The next line that is not empty, `None` at the end of the watch. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         loop {
             if let Some(at) = self.text[self.looked..].iter().position(|byte| *byte == b'\n') {
@@ -65,7 +64,7 @@ impl Lines {
             }
             match self.body.part().await? {
                 Some(data) => self.text.extend_from_slice(&data),
-                // Half a line is none.
+                // An incomplete line is dropped.
                 None => return Ok(None),
             }
         }

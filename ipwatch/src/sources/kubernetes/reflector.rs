@@ -1,8 +1,8 @@
-//! The life of one kind of object: list, watch, and again after it broke.
+//! The life of one kind of object: list, watch, and retry after a failure.
 //!
-//! A watch resumes from what was told last. Only where the API server no longer has that (410) is everything
-//! listed again, and then nothing older than what is known. Every step has a deadline, every pause is
-//! jittered, for some thousand nodes do the same.
+//! A watch resumes from the last version that was reported. Only if the API server no longer has it (410), everything
+//! is listed again, and then nothing older than what is known. Every step has a timeout, and every pause is jittered,
+//! because thousands of nodes do the same.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -24,66 +24,64 @@ use crate::sources::session::{self, Standing};
 use crate::sources::url::encoded;
 use crate::sources::{Closed, Emit};
 
-/// Entries of one page.
+/// Maximum number of entries of one page.
 const PAGE: usize = 250;
-/// Pages of one list.
+/// Maximum number of pages of one list.
 const PAGES: usize = 256;
-/// Facts that are told at once, but for those of one object.
+/// Maximum number of facts sent at once, except for those of one object.
 const BATCH: usize = 512;
-/// What is asked for, for people.
+/// The steps, in errors.
 const LIST: &str = "a list";
 const WATCH: &str = "a watch";
-/// Longest that the server may ask us to wait.
+/// Maximum pause that the server can request.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
-/// One kind of object.
 pub(in crate::sources) trait Kind: Send + 'static {
-    /// What is read of one.
+    /// The fields that are read of an object.
     type Item: DeserializeOwned + Send + 'static;
 
-    /// Name of the source that tells of them.
+    /// Name of the source.
     fn source(&self) -> &'static str;
 
-    /// What they are, for people: `the pods of node-17`.
+    /// The objects, for people: `the pods of node-17`.
     fn about(&self) -> String;
 
-    /// Their path, with the selector: `/api/v1/pods?fieldSelector=…`, or with a lone `?`.
+    /// Their path, with the selector: `/api/v1/pods?fieldSelector=…`, or with only a `?`.
     fn path(&self) -> String;
 
-    /// Whether a cluster may do without this kind: then it is off, and looked for now and then.
+    /// Whether a cluster may not have this kind: the source is then disabled, and retried.
     fn may_be_missing(&self) -> bool {
         false
     }
 
-    /// Parts of what is there now that are not understood.
+    /// Number of parts of the current objects that could not be parsed.
     fn wrong(&self) -> usize {
         0
     }
 
-    /// What is said before anything is known: that this is going to be told.
+    /// An observation sent before anything is known, which announces what will be reported.
     fn will_tell(&self) -> Option<Observation> {
         None
     }
 
-    /// What of it becomes a fact.
+    /// Turns a change into facts.
     fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>);
 }
 
-/// What has come.
 pub(in crate::sources) enum Change<T> {
-    /// A whole list begins.
+    /// A complete list begins.
     Began,
-    /// An object is there, or has changed.
+    /// An object exists, or has changed.
     Now(T),
     /// An object was deleted.
     Gone(T),
-    /// The list is over.
+    /// The list has ended.
     Ended { began: BootNs, complete: bool },
     /// Nothing else has changed until now.
     Confirmed,
 }
 
-/// Follows one kind of object until the daemon goes down.
+/// Follows one kind of object until the daemon shuts down.
 pub(super) async fn run<K: Kind>(kind: K, door: Credentials, pace: Pace, emit: Emit) {
     let mut follower = Follower {
         kind,
@@ -106,21 +104,21 @@ struct Follower<K> {
     door: Credentials,
     pace: Pace,
     emit: Emit,
-    /// What was told last is of this version: nothing older is to be told.
+    /// The version of the last report: nothing older may be reported.
     floor: Option<String>,
-    /// A watch can go on from there.
+    /// Whether a watch can resume from it.
     resumes: bool,
-    /// The next list must not come from what the server remembers.
+    /// Whether the next list must not come from the server's cache.
     fresh: bool,
     standing: Standing,
-    /// Objects that were not understood since the last list.
+    /// Number of objects that could not be parsed since the last list.
     dropped: usize,
 }
 
 impl<K: Kind> session::Client for Follower<K> {
     type Error = ApiError;
 
-    /// From the credentials to the first failure.
+    /// Runs from the credentials to the first failure.
     async fn session(&mut self) -> Result<Infallible, Ended> {
         let api = self.door.enter(self.pace.open).await?;
         loop {
@@ -136,7 +134,7 @@ impl<K: Kind> session::Client for Follower<K> {
         tracing::debug!("{}: {error}", self.kind.source());
         let about = self.kind.about();
         let (status, text) = match error {
-            // It is there, and what was told is as true as before.
+            // The server works, and what was reported is still valid.
             ApiError::Expired { what } => {
                 self.resumes = false;
                 self.fresh |= *what == LIST;
@@ -147,7 +145,7 @@ impl<K: Kind> session::Client for Follower<K> {
                 (SourceStatus::Disabled, format!("{about}: this cluster has no such objects"))
             }
             ApiError::Garbage { .. } | ApiError::TooLarge { .. } => {
-                // Going on from there would bring the same.
+                // Resuming there would return the same.
                 self.resumes = false;
                 (SourceStatus::Down, format!("{about} are not known: {error}"))
             }
@@ -166,7 +164,7 @@ impl<K: Kind> session::Client for Follower<K> {
 }
 
 impl<K: Kind> Follower<K> {
-    /// Says what is going to be told.
+    /// Reports the initial status, and announces what will be reported.
     async fn begin(&mut self) -> Result<(), Closed> {
         let waits = format!("{} are not known yet", self.kind.about());
         self.say(SourceStatus::Down, waits).await?;
@@ -175,7 +173,7 @@ impl<K: Kind> Follower<K> {
         self.emit.send(will).await
     }
 
-    /// Everything, page by page.
+    /// Lists everything, page by page.
     async fn list(&mut self, api: &Api) -> Result<(), Ended> {
         let began = clock::now();
         self.tell(vec![(began, Change::Began)]).await?;
@@ -220,7 +218,7 @@ impl<K: Kind> Follower<K> {
         }
         match (&self.floor, self.fresh) {
             (_, true) => format!("{path}&limit={PAGE}"),
-            // From the server's memory: it costs etcd nothing.
+            // From the server's cache, which costs etcd nothing.
             (None, _) => format!("{path}&limit={PAGE}&resourceVersion=0"),
             (Some(version), _) => {
                 let version = encoded(version);
@@ -231,7 +229,7 @@ impl<K: Kind> Follower<K> {
         }
     }
 
-    /// What changes, until the server ends it.
+    /// Watches until the server ends it.
     async fn watch(&mut self, api: &Api) -> Result<(), Ended> {
         let version = encoded(self.floor.as_deref().unwrap_or("0"));
         let length = jittered(self.pace.watch);
@@ -246,13 +244,13 @@ impl<K: Kind> Follower<K> {
         self.well(api).await?;
         let mut heard = 0u64;
         loop {
-            // Bookmarks come about once a minute. Where none does, the next request will tell why.
+            // Bookmarks arrive about once a minute. If none does, the next request shows why.
             let next = tokio::time::timeout(self.pace.silence, lines.next()).await;
             let Some(line) = next.unwrap_or(Ok(None))? else { break };
             heard += 1;
             self.line(api, &line).await?;
         }
-        // A server that ends every watch at once is not to be asked without a pause.
+        // A server that ends every watch at once must not be asked without a pause.
         if heard == 0 && began.elapsed() < self.pace.well {
             let why = "it ended at once".to_owned();
             return Err(ApiError::Broken { what: WATCH, why }.into());
@@ -271,7 +269,7 @@ impl<K: Kind> Follower<K> {
         let version =
             version.filter(|version| (1..=64).contains(&version.len())).map(str::to_owned);
         if line.kind.0 == "ERROR" {
-            // What it cannot tell here, it could not tell the next time either.
+            // What the server cannot send in this watch, it could not send in the next one either.
             self.resumes = false;
             let status: Status = serde_json::from_value(line.object).unwrap_or_default();
             return Err(status.refusal(WATCH, None).into());
@@ -280,7 +278,7 @@ impl<K: Kind> Follower<K> {
             "ADDED" | "MODIFIED" => serde_json::from_value(line.object).map(Change::Now),
             "DELETED" => serde_json::from_value(line.object).map(Change::Gone),
             "BOOKMARK" => Ok(Change::Confirmed),
-            // Of a version to come.
+            // An event type of a future version.
             _ => return Ok(()),
         };
         match item {
@@ -289,19 +287,20 @@ impl<K: Kind> Follower<K> {
                 self.well(api).await?;
             }
             Err(_) => {
-                // The next list tells it, or says that it cannot.
+                // The next list contains the object, or counts it as malformed.
                 (self.dropped, self.resumes) = (self.dropped + 1, false);
                 self.well(api).await?;
             }
         }
-        // After it was told: what is told twice does no harm.
+        // Set after the report: a repeated report does no harm.
         if version.is_some() {
             self.floor = version;
         }
         Ok(())
     }
 
-    /// What a watch brought. It is of after it was told, for that may say since when all that there is is so.
+    /// Reports a change from a watch. Its time is taken after `Kind::tell`, which may state since when everything that
+    /// it reports is the case.
     async fn tell_now(&mut self, change: Change<K::Item>) -> Result<(), Closed> {
         let mut told = Vec::new();
         self.kind.tell(change, &mut told);
@@ -316,7 +315,7 @@ impl<K: Kind> Follower<K> {
         for (at, change) in changes {
             self.kind.tell(change, &mut told);
             facts.extend(told.drain(..).map(|what| Fact { at, origin: Origin::Kubernetes, what }));
-            // A pool alone may be thousands: the room of those that were taken serves the next ones.
+            // One pool can have thousands of facts; the capacity of `told` is reused for the next changes.
             if facts.len() >= BATCH {
                 self.emit.send(std::mem::take(&mut facts)).await?;
             }
@@ -324,7 +323,7 @@ impl<K: Kind> Follower<K> {
         self.emit.send(facts).await
     }
 
-    /// It answers.
+    /// Reports the status of a server that answers.
     async fn well(&mut self, api: &Api) -> Result<(), Closed> {
         let about = format!("{}, {}", self.kind.about(), api.url());
         match self.dropped + self.kind.wrong() {
@@ -342,7 +341,8 @@ impl<K: Kind> Follower<K> {
     }
 }
 
-/// A server that does not know so new a version, or what was asked with it: as one that no longer has it.
+/// A server that rejects so new a version, or a parameter used with it, is treated like one that no longer has the
+/// version.
 fn unknown(error: ApiError) -> ApiError {
     match error {
         ApiError::Refused { what, code: 400 | 504, .. } => ApiError::Expired { what },

@@ -1,5 +1,4 @@
-//! The source against an API server that does what real ones do on a bad day. A fake one: with a real
-//! kube-apiserver it runs end to end.
+//! Tests the source against a fake API server and its failures. The end-to-end tests use a real kube-apiserver.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::sources::calico::kdd;
 use crate::sources::testing::{Heard, PATIENCE};
 use crate::testing::authority::Authority;
 
-/// Patient with whoever answers, and quick otherwise.
+/// Long timeouts, short pauses.
 fn pace() -> Pace {
     let ms = Duration::from_millis;
     Pace {
@@ -34,12 +33,12 @@ struct Seen {
     _dir: tempfile::TempDir,
 }
 
-/// The source against this server.
+/// Runs the source against this server.
 fn run(url: &str, pace: Pace) -> Seen {
     run_trusting("", url, pace)
 }
 
-/// The same, with this authority's certificate in PEM.
+/// The same, trusting this CA certificate in PEM.
 fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
     follow_kind(Pods { node: "node-1".into(), calico: false }, authority, url, pace)
 }
@@ -60,7 +59,7 @@ fn follow_kind(kind: impl reflector::Kind, authority: &str, url: &str, pace: Pac
     Seen { heard, _dir: dir }
 }
 
-/// An authority, and a server's side that it vouches for.
+/// A CA, and the server side of TLS with a certificate from it.
 fn vouched_for() -> (String, tokio_rustls::TlsAcceptor) {
     let authority = Authority::new();
     (authority.pem(), authority.server("127.0.0.1", false, &[]))
@@ -199,7 +198,7 @@ async fn what_is_too_long_ago_is_listed_anew_and_never_older() {
 
 #[tokio::test]
 async fn what_fails_within_a_watch_would_fail_there_again() {
-    // An object of etcd's that the API server cannot read.
+    // An object in etcd that the API server cannot decode.
     let status = json!({"kind": "Status", "code": 500, "message": "illegal base64 data"});
     let (fake, url) = Fake::start(
         vec![list("10", &[1]), list("30", &[2])],
@@ -220,7 +219,7 @@ async fn what_fails_within_a_watch_would_fail_there_again() {
     );
 }
 
-/// Fails in some way, is not asked without a pause meanwhile, and recovers by itself.
+/// Checks that after a failure the server is not asked without a pause, and that the source recovers by itself.
 async fn recovers(bad: Reply, pace: Pace, says: &str) {
     let (fake, url) = Fake::start(vec![bad], vec![Reply::Hold(Vec::new())]).await;
     let mut seen = run(&url, pace);
@@ -232,7 +231,7 @@ async fn recovers(bad: Reply, pace: Pace, says: &str) {
     };
     assert!(why.contains(says) && why.contains("are not known: "), "{why}");
     assert!(!why.contains('\u{1b}') && !why.contains("canary"), "{why}");
-    // Half of 40 ms, then half of 80 ms at the least between any two.
+    // Between two requests at least half of 40 ms, then half of 80 ms.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let asked = fake.paths().len();
     assert!(asked <= 26, "asked {asked} times");
@@ -310,7 +309,7 @@ async fn a_watch_that_breaks_is_resumed_and_what_was_told_stands() {
         Reply::Hold(vec![event("ADDED", pod(12))]),
     ];
     let (fake, url) = Fake::start(vec![list("10", &[1])], bad.to_vec()).await;
-    // None of these watches went well.
+    // None of these watches counts as successful.
     let mut seen = run(&url, Pace { well: PATIENCE, ..pace() });
     seen.pod(12).await;
     let lists = fake.paths().iter().filter(|path| !path.contains("&watch=1")).count();
@@ -393,7 +392,7 @@ async fn without_a_way_in_it_is_off() {
     }
 }
 
-/// Each change of one has all of them told, as of the moment from which that is so.
+/// A change of one range reports all of them, with the time since when that is the case.
 #[tokio::test]
 async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
     let pool = |name: &str, cidr: &str, version: &str| json!({"metadata": {"name": name, "resourceVersion": version}, "spec": {"cidr": cidr}});

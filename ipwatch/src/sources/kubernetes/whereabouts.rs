@@ -1,8 +1,8 @@
 //! Whereabouts' pools: which IP is allocated to which container, in the whole cluster.
 //!
-//! Read of an IPPool: its name, `spec.range`, and of each allocation the offset, `id`, `podref` and `ifname`.
-//! The IP is the address written in `range` and so many more. What a pool may hand out it does not say:
-//! [`networks`](super::networks) does.
+//! Read of an IPPool are its name, `spec.range`, and of each allocation the offset, `id`, `podref` and `ifname`. The IP
+//! is the address in `range` plus the offset. The ranges that a pool may allocate from are in
+//! [`networks`](super::networks).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,22 +18,22 @@ use crate::fact::{Observation, PodName, Reservation, Scope, store};
 use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
-/// Name of the store, and of its source.
+/// Name of the store and of its source.
 pub(super) const STORE: &str = store::WHEREABOUTS;
-/// Allocations that are followed: two /16.
+/// Maximum number of allocations that are followed: two /16.
 const MOST: usize = 131_072;
 
-/// What was told of each pool.
+/// What was reported of each pool.
 #[derive(Default)]
 pub(super) struct Pools {
     told: BTreeMap<String, Told>,
-    /// Pools that the list has named so far, while one comes.
+    /// During a list: the pools that it has contained so far.
     listed: Option<BTreeSet<String>>,
     hasher: RandomState,
     followed: usize,
 }
 
-/// Of each allocation that was told, a hash; and how many are none.
+/// A hash of each reported allocation, and the number of malformed ones.
 #[derive(Default)]
 struct Told {
     offsets: BTreeMap<u128, u64>,
@@ -48,7 +48,7 @@ pub(crate) struct IpPool {
     pub(crate) spec: Spec,
 }
 
-/// Of its `ObjectMeta`.
+/// Fields of its `ObjectMeta`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Meta {
@@ -63,7 +63,7 @@ pub(crate) struct Spec {
     pub(crate) allocations: Allocations,
 }
 
-/// By their offsets. What is no allocation is counted.
+/// By offset. Malformed allocations are counted.
 #[derive(Default)]
 pub(crate) struct Allocations {
     pub(crate) read: BTreeMap<u128, Allocation>,
@@ -76,7 +76,7 @@ pub(crate) struct Allocation {
     pub(crate) id: Name,
     pub(crate) podref: Name,
     ifname: Name,
-    /// Whose it is where it outlives its pods.
+    /// Its owner, if it outlives its pods.
     #[serde(rename = "ipamclaimref")]
     pub(crate) claim: Name,
 }
@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for Allocations {
                 let mut all = Allocations::default();
                 while let Some(key) = map.next_key::<String>()? {
                     let value = map.next_value::<Value>()?;
-                    // Whereabouts itself passes over keys that are no numbers.
+                    // Whereabouts itself ignores keys that are not numbers.
                     let offset = key.parse::<u128>().ok().filter(|_| all.read.len() < MOST);
                     match (offset, serde_json::from_value(value)) {
                         (Some(offset), Ok(allocation)) => {
@@ -157,7 +157,7 @@ impl Kind for Pools {
     }
 }
 
-/// What names a pool.
+/// The name of a pool.
 fn name(meta: &Meta) -> String {
     format!("{}/{}", meta.namespace.0, meta.name.0)
 }
@@ -169,7 +169,7 @@ fn key(pool: &str, offset: u128) -> String {
 impl Pools {
     fn pool(&mut self, pool: IpPool, out: &mut Vec<Observation>) {
         let named = name(&pool.metadata);
-        // In a list everything is told, or it would be taken for gone.
+        // During a list everything is reported, or it would count as gone.
         let all = self.listed.as_mut().is_some_and(|listed| {
             listed.insert(named.clone());
             true
@@ -234,7 +234,7 @@ fn reservation(
     }
 }
 
-/// As Whereabouts names the pool of a range: `10.0.0.0-27`.
+/// The name that Whereabouts gives to the pool of a range: `10.0.0.0-27`.
 pub(crate) fn pool_name(range: &Prefix) -> String {
     range.network().to_cidr().replace([':', '/'], "-")
 }
@@ -292,7 +292,7 @@ mod tests {
                 "gone ippools/kube-system/10.0.0.0-27/26"
             ]
         );
-        // A list tells everything, for what it does not name is gone.
+        // A list reports everything, because what it does not contain is gone.
         told(&mut pools, Change::Began);
         assert_eq!(told(&mut pools, Change::Now(pool("10.0.0.4/27", left))).len(), 1);
         let gone = pool("10.0.0.4/27", json!(null));

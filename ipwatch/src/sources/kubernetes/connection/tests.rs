@@ -1,4 +1,4 @@
-//! By TLS, as a kubeconfig says: whom to trust, which name the certificate must be for, and who we are.
+//! TLS as configured by a kubeconfig: the trusted CA, the name in the certificate, and our identity.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,8 +17,8 @@ use crate::testing::authority::Authority;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Authority {
-    /// A server for this name, which answers with what it was asked and whether its client has a certificate; with
-    /// `asks`, of clients that the CA knows.
+    /// A server with a certificate for this name, which answers with the request and whether its client has a
+    /// certificate. With `asks`, it requires a client certificate from this CA.
     async fn serve(&self, name: &str, asks: bool) -> SocketAddr {
         let acceptor = self.server(name, asks, &[]);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -43,14 +43,14 @@ impl Authority {
         at
     }
 
-    /// A cluster that is to be believed by this CA.
+    /// A cluster in a kubeconfig that trusts this CA.
     fn cluster(&self, server: &str, more: &str) -> String {
         let ca = STANDARD.encode(self.pem());
         format!("{{server: \"{server}\", certificate-authority-data: {ca}{more}}}")
     }
 }
 
-/// What is answered to whoever comes by this kubeconfig.
+/// The answer to a request with this kubeconfig.
 async fn asked(cluster: &str, user: &str) -> Result<String, ApiError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config");
@@ -70,17 +70,17 @@ async fn a_certificate_must_be_for_the_name_that_is_asked_for() {
     let (ip, name) = (authority.serve("127.0.0.1", false), authority.serve("api.test", false));
     let (ip, name) = (ip.await, name.await);
     let at = |at: SocketAddr, path: &str| format!("https://{at}{path}");
-    // An IP, and a path in front of all others.
+    // An IP, and a path before all others.
     let told = asked(&authority.cluster(&at(ip, "/k8s/"), ""), "token: t, as: jane").await;
     assert_eq!(told.unwrap(), "/k8s/api?limit=1 false jane Bearer t");
-    // Another name than where it is.
+    // A name that differs from the address.
     let error = asked(&authority.cluster(&at(name, ""), ""), "").await.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
     let named = authority.cluster(&at(name, ""), ", tls-server-name: api.test");
     assert_eq!(asked(&named, "").await.unwrap(), "/api?limit=1 false - -");
     let other = authority.cluster(&at(ip, ""), ", tls-server-name: api.test");
     assert!(asked(&other, "").await.is_err());
-    // Whom nobody vouches for.
+    // A server whose CA is not trusted.
     let stranger = Authority::new().cluster(&at(ip, ""), "");
     let error = asked(&stranger, "").await.unwrap_err().to_string();
     assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
@@ -100,7 +100,7 @@ async fn our_own_certificate_is_shown() {
     let user =
         format!("client-certificate-data: {}, client-key-data: {}", data(&certificate), data(&key));
     assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - -");
-    // Both in one file, as the kubelet keeps them.
+    // Both in one file, as the kubelet stores them.
     let dir = tempfile::tempdir().unwrap();
     let both = dir.path().join("both.pem");
     std::fs::write(&both, format!("{certificate}{key}")).unwrap();
@@ -108,7 +108,7 @@ async fn our_own_certificate_is_shown() {
     assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - -");
 }
 
-/// A program whose answers are those of `status`, one after the other: `{n}` is which it is.
+/// A plugin that returns `status` each time; `$n` is the number of the run.
 fn program(dir: &Path, status: &str) -> String {
     let (script, count) = (dir.join("program"), dir.join("count"));
     let answer = format!(
@@ -134,7 +134,7 @@ async fn a_program_gives_a_certificate_or_a_token_that_is_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let user = program(dir.path(), &format!("{{{pair}}}"));
     assert_eq!(asked(&cluster, &user).await.unwrap(), "/api?limit=1 true - -");
-    // One that expires at once is asked again for the first request already.
+    // A credential that has expired is requested again before the first request.
     let dir = tempfile::tempdir().unwrap();
     let status =
         format!(r#"{{{pair}, "token": "t$n", "expirationTimestamp": "2020-01-01T00:00:00Z"}}"#);

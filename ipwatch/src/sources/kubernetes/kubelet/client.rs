@@ -1,4 +1,4 @@
-//! `v1alpha1.Pods`, over gRPC on a Unix socket.
+//! The client of `v1alpha1.Pods`, over gRPC on a Unix socket.
 
 use tokio::sync::mpsc;
 use tonic::Request;
@@ -12,14 +12,13 @@ use super::{LIST, WATCH};
 use crate::sources::grpc;
 use crate::sources::socket::Way;
 
-/// Longest list that is read. 500 pods with all that is managed in them have 10 MiB.
+/// Maximum size in bytes of a list. 500 pods with all managed fields have 10 MiB.
 const LIST_LIMIT: usize = 32 << 20;
-/// Longest event: of one pod.
+/// Maximum size in bytes of an event, which contains one pod.
 const EVENT_LIMIT: usize = 4 << 20;
-/// Requests that may wait for the connection.
+/// Number of requests that may wait for the connection.
 const QUEUE: usize = 4;
 
-/// A kubelet.
 #[derive(Clone)]
 pub(super) struct Client(Channel);
 
@@ -28,7 +27,7 @@ impl Client {
         Ok(Self(grpc::connect(way, QUEUE).await?))
     }
 
-    /// Every pod that the kubelet is to run.
+    /// Lists every pod that the kubelet should run.
     pub(super) async fn list(&self) -> Result<Pods, KubeletError> {
         let mut grpc = self.grpc(LIST, LIST_LIMIT).await?;
         let path = PathAndQuery::from_static("/v1alpha1.Pods/ListPods");
@@ -39,7 +38,7 @@ impl Client {
             .map_err(|status| KubeletError::of(LIST, LIST_LIMIT, &status))
     }
 
-    /// Says that something has changed, until the kubelet ends it: then why.
+    /// Signals each change. Returns the error when the watch ends.
     pub(super) async fn watch(&self, changed: mpsc::Sender<()>) -> KubeletError {
         match self.follow(changed).await {
             Ok(()) => KubeletError::Broken { what: WATCH, why: "it has ended".to_owned() },
@@ -55,7 +54,7 @@ impl Client {
         let answer = grpc.server_streaming(Request::new(Nothing {}), path, codec).await;
         let mut events = answer.map_err(failed)?.into_inner();
         while events.message().await.map_err(failed)?.is_some() {
-            // When one is waiting, a list is due that shows this too.
+            // If the channel is full, a list is due that shows this change too.
             let _ = changed.try_send(());
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Why the kubelet does not tell of its pods.
+//! Errors of the kubelet's client.
 
 use std::time::Duration;
 
@@ -7,37 +7,36 @@ use tonic::{Code, Status};
 use crate::sources::errors::{self, Failure, Unconnected};
 use crate::sources::grpc::Refusal;
 
-/// None of these carries anything of a pod.
+/// Why the kubelet's pods are unknown. No variant contains any content of a pod.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum KubeletError {
-    /// There is no connection.
     #[error(transparent)]
     Unconnected(#[from] Unconnected),
-    /// Silence.
+    /// There was no answer in time.
     #[error("no answer to {what} within {limit:?}")]
     Silent { what: &'static str, limit: Duration },
-    /// It speaks gRPC, but not this API.
+    /// The socket speaks gRPC, but does not offer this API.
     #[error("it answers, but offers no v1alpha1.Pods (feature gate PodsAPI)")]
     NotOffered,
-    /// It has not yet heard itself of all the pods it is to run.
+    /// The kubelet does not know all of its pods yet.
     #[error("{what}: the kubelet has just started and does not know its pods yet")]
     Starting { what: &'static str },
-    /// It had more to tell than we took, or was asked too often.
+    /// We read too slowly, or sent too many requests.
     #[error("{what}: {why}")]
     Behind { what: &'static str, why: String },
-    /// It refused one call.
+    /// The kubelet refused one call.
     #[error("{what}: {why}")]
     Refused { what: &'static str, why: String },
-    /// The connection broke, or what came is not what this API answers.
+    /// The connection failed, or the answer does not fit this API.
     #[error("{what}: {why}")]
     Broken { what: &'static str, why: String },
-    /// An answer larger than any should be.
+    /// The answer is larger than the limit.
     #[error("{what}: an answer of more than {limit} MiB")]
     TooLarge { what: &'static str, limit: usize },
 }
 
 impl KubeletError {
-    /// A call failed. `limit`: bytes that its answer may have.
+    /// The error for a failed call. `limit`: maximum size of its answer in bytes.
     pub(super) fn of(what: &'static str, limit: usize, status: &Status) -> Self {
         match Refusal::of(limit, status) {
             Refusal::NotOffered => Self::NotOffered,
@@ -49,7 +48,7 @@ impl KubeletError {
         }
     }
 
-    /// Whether it may well be that this node's kubelet has no such API.
+    /// Whether this node's kubelet may not have this API at all.
     pub(super) fn may_be_without(&self) -> bool {
         matches!(self, Self::Unconnected(Unconnected::Missing(_)) | Self::NotOffered)
     }

@@ -1,4 +1,4 @@
-//! A kubelet for tests: its pod API, and what it does on a bad day.
+//! A fake kubelet for tests: its pod API, and its failures.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -22,13 +22,13 @@ pub(super) struct Kubelet(Arc<Mutex<State>>);
 
 pub(super) struct State {
     pub(super) pods: Vec<Bytes>,
-    /// Every call is answered so.
+    /// If set, every call fails with this status.
     pub(super) refuses: Option<Status>,
-    /// No list is answered.
+    /// Whether lists are never answered.
     pub(super) hangs: bool,
     pub(super) lists: usize,
     pub(super) watches: usize,
-    /// Dropped: every watch is cut off.
+    /// When replaced, every watch ends.
     events: broadcast::Sender<Event>,
 }
 
@@ -81,19 +81,19 @@ impl Kubelet {
         self.0.lock().unwrap()
     }
 
-    /// It is to run these and no others, and says that something has changed.
+    /// Sets the pods that it should run, and reports a change.
     pub(super) fn changes(&self, kind: i32, pods: Vec<Pod>) {
         let mut state = self.state();
         state.pods = pods.iter().map(|pod| pod.encode_to_vec().into()).collect();
         let _ = state.events.send(Event { kind, pod: Bytes::from_static(b"\xff\xff") });
     }
 
-    /// Ends every watch, as of those that do not keep up.
+    /// Ends every watch, as the kubelet does for slow watchers.
     pub(super) fn cuts_off(&self) {
         self.state().events = broadcast::channel(64).0;
     }
 
-    /// Serves until what this gives is dropped: then every connection breaks.
+    /// Serves until the returned value is dropped; then every connection is closed.
     pub(super) fn serve(&self, path: &Path) -> Running {
         let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -171,7 +171,7 @@ impl Kubelet {
     }
 }
 
-/// A kubelet that runs. Dropped, it is gone, and its socket stays.
+/// A running kubelet. Dropping it stops the kubelet and leaves its socket.
 pub(super) struct Running(Option<(oneshot::Sender<()>, std::thread::JoinHandle<()>)>);
 
 impl Drop for Running {

@@ -1,4 +1,4 @@
-//! For the fuzz target.
+//! Entry point of the fuzz target.
 
 use prost::Message as _;
 use prost::bytes::Bytes;
@@ -6,7 +6,7 @@ use prost::bytes::Bytes;
 use super::messages;
 use crate::sources::kubernetes::pods;
 
-/// Answers of the kubelet's pod API: a list, and one pod.
+/// Parses answers of the kubelet's pod API: a list, and one pod.
 pub fn kubelet(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     let list = messages::Pods::decode(bytes.clone()).unwrap_or_default();

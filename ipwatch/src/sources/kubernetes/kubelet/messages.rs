@@ -1,7 +1,7 @@
-//! The messages of `v1alpha1.Pods` (Kubernetes, `kubelet/pkg/apis/pods/v1alpha1/api.proto`) that are used here, and of
-//! `k8s.io.api.core.v1.Pod` the fields that [`documents::Pod`] has: what has no field here is never stored.
+//! The messages of `v1alpha1.Pods` (Kubernetes, `kubelet/pkg/apis/pods/v1alpha1/api.proto`) that are used here, and the
+//! fields of `k8s.io.api.core.v1.Pod` that [`documents::Pod`] has: other fields are never stored.
 //!
-//! Written by hand: the generated ones need protoc and are a thousand times their size.
+//! Written by hand: the generated code needs protoc and is a thousand times its size.
 
 use std::fmt;
 
@@ -12,35 +12,35 @@ use prost::{DecodeError, Message};
 use super::super::documents::{self, Annotations};
 use crate::sources::json::{Few, LONGEST_NAME, Name};
 
-/// Pods of one list that are read. The map keeps no more.
+/// Maximum number of pods read of one list. The map keeps no more.
 pub(super) const MOST: usize = 4096;
-/// Longest pod that is read. The API server takes no object above 3 MiB.
+/// Maximum size in bytes of a pod. The API server accepts no object above 3 MiB.
 const LONGEST: usize = 4 << 20;
-/// IPs of one pod.
+/// Maximum number of IPs of one pod.
 const MOST_IPS: usize = 64;
-/// The annotation that says that the pod is a static pod's mirror.
+/// The annotation that marks the mirror of a static pod.
 const MIRROR: &[u8] = b"kubernetes.io/config.mirror";
 
-/// `ListPodsRequest`, `WatchPodsRequest`; and `WatchPodsEvent`, of which nothing is read: `v1alpha1` may still number
-/// its types anew, and a list that follows tells the rest.
+/// `ListPodsRequest`, `WatchPodsRequest`; and `WatchPodsEvent`, of which no field is read: `v1alpha1` may still
+/// renumber its types, and a list follows.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Nothing {}
 
-/// `ListPodsResponse`: the first pods, each as it came, and how many more there were.
+/// `ListPodsResponse`: the first pods, undecoded, and the number of further ones.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Pods {
     pub(super) pods: Vec<Bytes>,
     pub(super) more: usize,
 }
 
-/// Never the pods: they come with their environments.
+/// Never prints the pods, which contain their environments.
 impl fmt::Debug for Pods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} pods and {} more", self.pods.len(), self.more)
     }
 }
 
-/// The number of the pods in `ListPodsResponse`.
+/// Field number of the pods in `ListPodsResponse`.
 const PODS: u32 = 1;
 
 impl Message for Pods {
@@ -100,7 +100,7 @@ pub(super) struct ObjectMeta {
     pub(super) deletion_grace_period_seconds: Option<i64>,
 }
 
-/// `Time`, less the nanoseconds: the API server has none.
+/// `Time` without the nanoseconds, which the API server does not use.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct Time {
     #[prost(int64, tag = "1")]
@@ -132,13 +132,12 @@ pub(super) struct PodIp {
     pub(super) ip: String,
 }
 
-/// Of a `Pod`, what stands in its annotations. Others are skipped as they are read: they may be many.
+/// The annotations of a `Pod` that are read. Others are skipped during decoding, because there may be many.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Marks {
     mirror: Option<Bytes>,
 }
 
-/// One annotation.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Annotation {
     #[prost(bytes = "bytes", tag = "1")]
@@ -147,11 +146,11 @@ pub(super) struct Annotation {
     pub(super) value: Bytes,
 }
 
-/// Their number in `ObjectMeta`.
+/// Field number of the annotations in `ObjectMeta`.
 pub(super) const ANNOTATIONS: u32 = 12;
 
 impl Message for Marks {
-    // It is never sent.
+    // Never sent.
     fn encode_raw(&self, _: &mut impl BufMut) {}
 
     fn merge_field(
@@ -181,14 +180,14 @@ impl Message for Marks {
     }
 }
 
-/// A `Pod` with its metadata unread.
+/// A `Pod` with undecoded metadata.
 #[derive(Clone, PartialEq, Message)]
 struct Outer {
     #[prost(bytes = "bytes", tag = "1")]
     metadata: Bytes,
 }
 
-/// A pod as the API server's would be read. `None`: it is not understood.
+/// Converts a pod to the form of the API server's. `None`: it cannot be parsed.
 pub(super) fn read(bytes: &Bytes) -> Option<documents::Pod> {
     if bytes.len() > LONGEST {
         return None;
@@ -202,7 +201,7 @@ pub(super) fn read(bytes: &Bytes) -> Option<documents::Pod> {
     }
     let mirror = marks.mirror.map(|value| String::from_utf8(value.into()).ok());
     let mirror = mirror.map(|value| name(value?).map(|Name(value)| value));
-    // As JSON has it.
+    // As text, like in JSON.
     let date = meta.deletion_timestamp.map(|date| jiff::Timestamp::from_second(date.seconds));
     let date = date.and_then(Result::ok).map(|date| Name(date.to_string()));
     let ip = |one: PodIp| name(one.ip).map(|ip| documents::PodIp { ip });
@@ -233,7 +232,7 @@ pub(super) fn read(bytes: &Bytes) -> Option<documents::Pod> {
     })
 }
 
-/// A text of bounded length.
+/// A text of bounded length, `None` if it is too long.
 fn name(text: String) -> Option<Name> {
     (text.len() <= LONGEST_NAME).then_some(Name(text))
 }

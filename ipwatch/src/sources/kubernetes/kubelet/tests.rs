@@ -1,4 +1,4 @@
-//! The source against a kubelet that the test makes: no real one with this API takes part.
+//! Tests the source with a fake kubelet.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::reading::Readings;
 use crate::sources::kubernetes::{self, Settings};
 use crate::sources::testing::{Heard, PATIENCE};
 
-/// Patient with whoever answers, and quick otherwise.
+/// Long timeouts, short pauses.
 fn pace() -> Pace {
     let ms = Duration::from_millis;
     Pace {
@@ -38,7 +38,7 @@ fn watch(socket: &Path, pace: Pace) -> Seen {
 }
 
 impl Seen {
-    /// Passes over what is said before the first try.
+    /// Waits for this status. Skips the one reported before the first attempt.
     async fn status(&mut self, status: SourceStatus) -> String {
         self.0
             .until(&format!("{status:?}"), |what| match what {
@@ -52,7 +52,7 @@ impl Seen {
             .await
     }
 
-    /// The next whole list: its pods, and whether it was complete.
+    /// The next complete list: its pods, and whether it was marked complete.
     async fn list(&mut self) -> (Vec<Pod>, bool) {
         self.0
             .until("a list", |what| matches!(what, Observation::Began(Scope::Pods)).then_some(()))
@@ -97,7 +97,7 @@ async fn its_pods_are_listed_and_again_when_they_change() {
     assert_eq!(one.ips, ["10.0.0.1".parse::<std::net::IpAddr>().unwrap()]);
     let text = seen.status(SourceStatus::Active).await;
     assert!(text.contains("pods-api.sock"), "{text}");
-    // Whatever the kubelet's version numbers its events by.
+    // The number of an event's type is ignored, because it depends on the kubelet's version.
     kubelet.changes(0, vec![pod(1), pod(2)]);
     assert_eq!(seen.names().await, ["api-1", "api-2"]);
     let mut ending = pod(1);
@@ -177,7 +177,7 @@ async fn a_socket_that_appears_later_is_found_and_then_missed() {
     let kubelet = Kubelet::new(&[1]);
     let running = kubelet.serve(&path);
     assert_eq!(seen.names().await, ["api-1"]);
-    // From now on it is known that this kubelet tells.
+    // From now on this kubelet is known to have the API.
     drop(running);
     seen.status(SourceStatus::Down).await;
     std::fs::remove_file(&path).unwrap();
@@ -254,7 +254,7 @@ async fn where_the_api_server_is_asked_the_kubelet_is_not() {
     let (emit, heard) = Heard::channel();
     kubernetes::start(&both, "node-1", &emit, &Readings::default());
     let mut seen = Seen(heard);
-    // Nor when the API server cannot be asked.
+    // Not even if the API server cannot be reached.
     while !seen.status(SourceStatus::Down).await.contains("config") {}
     assert_eq!(kubelet.state().lists, 0);
     assert_eq!(kubelet.state().watches, 0);
@@ -278,7 +278,7 @@ fn a_static_pods_mirror_says_so() {
     };
     let read = |annotations: Vec<u8>| {
         let mut bytes = pod(1).encode_to_vec();
-        // A message that comes twice is one with the fields of both.
+        // A message that occurs twice is merged.
         prost::encoding::bytes::encode(1, &annotations, &mut bytes);
         messages::read(&bytes.into()).map(|pod| pod.metadata.annotations.mirror)
     };
