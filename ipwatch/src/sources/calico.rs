@@ -1,16 +1,16 @@
-//! Calico's own word on its IPs and endpoints. Read only.
+//! Calico's own data about its IPs and endpoints. Read only.
 //!
-//! Calico keeps the same things in one of two places: as objects of the API server, or as keys of an etcd of its
-//! own. What they mean is here, whatever they are kept in.
+//! Calico stores the same data in one of two places: as objects of the API server, or as keys in an etcd of its own.
+//! Their meaning is the same for both.
 //!
 //! - `documents`: the fields that are read of a block, a pool and an endpoint.
-//! - `blocks`: the blocks of the cluster: what of them is this node's, and how much of each is taken.
-//! - `pools`: what they are cut from, in either place.
+//! - `blocks`: the blocks of the cluster: this node's allocations, and how much of each block is allocated.
+//! - `pools`: the pools that blocks are taken from, in either place.
 //! - `endpoints`: the endpoints of this node.
-//! - `keys`: what is told of either, key by key.
-//! - `kdd`: blocks and pools as objects of the API server. There an endpoint is the pod itself:
-//!   [`kubernetes`](super::kubernetes) tells of it.
-//! - `etcd`: where it is an etcd of its own. `model`: what its keys mean.
+//! - `keys`: the interface for either, key by key.
+//! - `kdd`: blocks and pools as objects of the API server. There, an endpoint is the pod itself:
+//!   [`kubernetes`](super::kubernetes) reports it.
+//! - `etcd`: the client of an etcd. `model`: the meaning of its keys.
 
 mod blocks;
 mod documents;
@@ -26,13 +26,13 @@ pub(in crate::sources) mod pools;
 use crate::fact::store;
 use crate::sources::{Emit, kubernetes};
 
-/// Name of the store, and of its source.
+/// Name of the store and of its source.
 pub(in crate::sources) const STORE: &str = store::CALICO;
 /// Name of the source of its pools.
 const POOLS: &str = store::CALICO_POOLS;
 
-/// Starts to ask for Calico's objects in the API server, if `cluster` says so, and an etcd, if one is named. `node`: what
-/// this node is called, unless `cluster` knows better. To be called within the runtime of tokio.
+/// Starts to follow Calico's objects in the API server, if `cluster` enables that, and an etcd, if one is configured.
+/// `node`: the name of this node, unless `cluster` has one. Must be called within the tokio runtime.
 pub fn start(settings: &etcd::Settings, cluster: &kubernetes::Settings, node: &str, emit: &Emit) {
     let node = cluster.node_name(node);
     if cluster.calico

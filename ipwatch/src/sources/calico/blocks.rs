@@ -1,9 +1,9 @@
-//! The blocks of the cluster: which IP is allocated to which container of this node, and how many of each block are
-//! taken, by whomever.
+//! The blocks of the cluster: which IP is allocated to which container of this node, and how many IPs of each block are
+//! allocated by any node.
 //!
-//! A block is one node's as a rule, but another may have borrowed from it: every block is looked at, and only what
-//! is this node's is told and kept. Tunnels, load balancers and what Windows keeps back have addresses too: nobody's
-//! container, so nothing that could leak.
+//! A block usually belongs to one node, but another node may borrow from it. Therefore every block is read, and only
+//! this node's allocations are reported and kept. Tunnels, load balancers and Windows reservations have addresses too;
+//! they belong to no container and cannot leak.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,42 +15,42 @@ use super::STORE;
 use super::documents::{Block, Owner, Slot};
 use super::keys::{Kept, Keys};
 
-/// Allocations of this node that are followed. A node runs some hundred pods.
+/// Maximum number of this node's allocations that are followed. A node runs some hundred pods.
 const MOST: usize = 16_384;
-/// Blocks that are known. Four of each of 5,000 nodes are 20,000.
+/// Maximum number of blocks. Four for each of 5,000 nodes are 20,000.
 const MOST_BLOCKS: usize = 131_072;
-/// The shortest tail of a handle that is a container's id.
+/// Minimum length of the last part of a handle that is a container's id.
 const SHORTEST_ID: usize = 32;
-/// Handles that begin so are a node's own.
+/// Handles with these prefixes belong to a node.
 const OF_NODES: [&str; 4] =
     ["ipip-tunnel-addr-", "vxlan-tunnel-addr-", "vxlan-v6-tunnel-addr-", "wireguard-"];
 
-/// From one time that it is told how many are taken to the next, in ns: somewhere in the cluster a pod always starts,
-/// and for each fact the whole map is looked at.
+/// Minimum nanoseconds between two reports of how many IPs are allocated: in a cluster pods start all the time, and
+/// each fact costs a pass over the map.
 const PAUSE: u64 = 5_000_000_000;
 
-/// What was told of each block.
+/// What was reported of each block.
 #[derive(Default)]
 pub(in crate::sources) struct Blocks {
     node: String,
     told: BTreeMap<String, Told>,
-    /// Blocks that the list has named so far, while one comes.
+    /// During a list: the blocks that it has contained so far.
     listed: Option<BTreeSet<String>>,
     followed: usize,
     wrong: usize,
-    /// Blocks beyond the bound, since the last list began.
+    /// Number of blocks beyond the limit, since the last list began.
     beyond: usize,
-    /// Blocks of which it is not told yet that more or fewer are taken, and when that was told last.
+    /// Blocks whose number of allocated IPs has changed and was not reported yet, and the time of the last report.
     waiting: BTreeSet<String>,
     counted: BootNs,
 }
 
-/// What was told of a block, and how much of it is not understood.
+/// What was reported of a block, and how many of its entries could not be parsed.
 #[derive(Default)]
 struct Told {
     own: BTreeMap<u32, Reservation>,
     wrong: usize,
-    /// As [`fact::Block`] says it.
+    /// As in [`fact::Block`].
     first: Option<IpAddr>,
     taken: Option<u32>,
 }
@@ -60,9 +60,9 @@ impl Blocks {
         Self { node, ..Self::default() }
     }
 
-    /// A block is so now. Absent: it is not understood, and what was told of it stands.
+    /// Handles the current state of a block. `None`: it could not be parsed, and what was reported of it stays valid.
     fn block(&mut self, key: &str, block: Option<Block>, out: &mut Vec<Observation>) {
-        // In a list everything is told, or it would be taken for gone.
+        // During a list everything is reported, or it would count as gone.
         let all = self.listed.as_mut().is_some_and(|listed| {
             listed.insert(key.to_owned());
             true
@@ -70,7 +70,7 @@ impl Blocks {
         if self.told.len() >= MOST_BLOCKS && !self.told.contains_key(key) {
             self.beyond += 1;
             if self.listed.is_none() {
-                // Whoever counts must not take a part for all.
+                // Whoever counts blocks must not take a part for all of them.
                 let (scope, began) = (all_blocks(), BootNs(0));
                 out.push(Observation::Ended { scope, began, complete: false });
             }
@@ -81,7 +81,7 @@ impl Blocks {
         let first = block.as_ref().map_or(before.first, |block| block.cidr.nth(0));
         let taken =
             block.as_ref().and_then(|block| if block.deleted { Some(0) } else { block.taken });
-        // What is not known any more is told at once, and so is what may not have been.
+        // A number that becomes unknown is reported at once, and so is one that may not have been reported.
         let known = before.taken.is_some() && taken.is_some() && before.first == first;
         if all || is_new || !known && (before.first, before.taken) != (first, taken) {
             out.push(count(key, first, taken));
@@ -136,7 +136,7 @@ impl Blocks {
         told
     }
 
-    /// The reservation that an allocation is, if it is this node's.
+    /// The reservation of an allocation, if it is this node's.
     fn own(&self, block: &str, of: &Block, ordinal: u32, owner: &Owner) -> Option<Reservation> {
         if owner.node.as_ref().or(of.host.as_ref()) != Some(&self.node) {
             return None;
@@ -150,7 +150,8 @@ impl Blocks {
             container_id: named.container,
             ifname: named.ifname,
             pod: named.pod,
-            // Only if the block itself says that it was this node's: it tells what was made before the boot.
+            // Only if the block itself names this node: `since` decides whether the allocation was made before the
+            // boot.
             since: owner.node.is_some().then(|| since(owner.timestamp.as_deref()?)).flatten(),
         })
     }
@@ -187,7 +188,7 @@ impl Keys for Blocks {
         out.extend(scopes.map(|scope| Observation::Ended { scope, began, complete }));
     }
 
-    /// Tells how many are taken of those blocks of which that has waited.
+    /// Reports the number of allocated IPs of the blocks for which that was delayed.
     fn overdue(&mut self, out: &mut Vec<Observation>) {
         for key in std::mem::take(&mut self.waiting) {
             if let Some(told) = self.told.get(&key) {
@@ -217,7 +218,7 @@ fn went(was: Reservation) -> Observation {
     Observation::ReservationGone { store: was.store, key: was.key }
 }
 
-/// Whom a handle is for.
+/// The owner that a handle names.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Named {
     network: String,
@@ -229,7 +230,7 @@ struct Named {
 impl Named {
     fn of(owner: &Owner) -> Self {
         let handle = owner.handle.as_deref().unwrap_or_default();
-        // Some carry the interface behind the end of a line.
+        // Some handles contain the interface after a line break.
         let (handle, rest) = handle.split_once(['\r', '\n']).unwrap_or((handle, ""));
         let (handle, ifname) = (handle.trim(), rest.trim());
         let pod = |namespace: &str, name: &str| {
@@ -253,7 +254,7 @@ impl Named {
                 ifname: (!ifname.is_empty()).then(|| ifname.to_owned()),
                 pod: told,
             },
-            // Older ones are named after the pod: no network has a pod's namespace and name.
+            // Older handles contain the pod: no network has a pod's namespace and name.
             Some(_) if told.is_none() => {
                 let named = handle.split_once('.').filter(|_| owner.node.is_none());
                 let pod = named.and_then(|(namespace, name)| pod(namespace, name));
@@ -266,12 +267,12 @@ impl Named {
     }
 }
 
-/// Whether this is a container's id, not a word: hex digits, or a UUID.
+/// Whether this is a container's id and not a word: hex digits, or a UUID.
 fn is_id(text: &str) -> bool {
     text.len() >= SHORTEST_ID && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
 }
 
-/// `2024-05-01 10:11:12.123456789 +0000 UTC`, as Go writes it.
+/// Parses `2024-05-01 10:11:12.123456789 +0000 UTC`, Go's format.
 fn since(text: &str) -> Option<i64> {
     let mut words = text.split_whitespace();
     let date = format!("{} {} {}", words.next()?, words.next()?, words.next()?);

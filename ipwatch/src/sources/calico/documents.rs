@@ -1,12 +1,12 @@
-//! What is read of Calico's documents, and nothing else.
+//! The only fields that are read of Calico's documents.
 //!
-//! - of a block: `cidr`, `affinity` (once `hostAffinity`), `deleted`, `allocations`, and of
-//!   `attributes` each `handle_id` and of `secondary` node, pod, namespace, type and timestamp;
-//! - of a pool: `cidr`, `disabled`, `allowedUses` (once `ipam`);
+//! - of a block: `cidr`, `affinity` (formerly `hostAffinity`), `deleted`, `allocations`, and of `attributes` each
+//!   `handle_id` and from `secondary` node, pod, namespace, type and timestamp;
+//! - of a pool: `cidr`, `disabled`, `allowedUses` (formerly `ipam`);
 //! - of an endpoint: node, namespace, pod, container, the device's name, its IPs.
 //!
-//! Versions differ in what they add, so a document is read field by field: one that has another shape is unknown,
-//! and spoils no other.
+//! Versions differ in the fields that they add, so a document is read field by field: a field with another structure is
+//! unknown, and affects no other.
 
 use std::net::IpAddr;
 
@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use crate::prefix::Prefix;
 
-/// Longest text that is kept.
+/// Maximum length in bytes of a text that is kept.
 const LONGEST: usize = 512;
-/// Addresses of one block: Calico allows a /20 and a /116.
+/// Maximum number of addresses in one block: Calico allows a /20 and a /116.
 pub(super) const MOST_OF_BLOCK: u128 = 4096;
-/// Attributes of one block: one for each address, as a rule fewer.
+/// Maximum number of attributes of one block: one for each address, usually fewer.
 const MOST_ATTRIBUTES: usize = 4096;
-/// IPs of one endpoint.
+/// Maximum number of IPs of one endpoint.
 const MOST_IPS: usize = 64;
 
-/// A bounded text that is not empty.
+/// A text of bounded length that is not empty.
 fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
     let text = value.get(field)?.as_str()?;
     (1..=LONGEST).contains(&text.len()).then_some(text)
@@ -33,35 +33,35 @@ fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) cidr: Prefix,
-    /// The node that it is for.
+    /// The node that it is assigned to.
     pub(super) host: Option<String>,
-    /// It is being deleted: it hands out nothing.
+    /// It is being deleted: nothing is allocated from it.
     pub(super) deleted: bool,
     /// By ordinal.
     pub(super) slots: Vec<Slot>,
-    /// How many of its addresses are taken, by whomever. Absent: it does not say of all.
+    /// How many of its addresses are allocated, by any node. `None`: the block does not list all addresses.
     pub(super) taken: Option<u32>,
-    /// Entries beyond what it has addresses for, and those that it lacks.
+    /// Number of entries that cannot be parsed, exceed the block's addresses, or are missing.
     pub(super) wrong: usize,
 }
 
-/// What a block says of one of its addresses.
+/// The state of one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Slot {
     Free,
     Taken(Owner),
-    /// It is taken, by nobody knows whom; or the block does not say.
+    /// It is allocated to an unknown owner, or the block does not list it.
     Unknown,
 }
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) handle: Option<String>,
     pub(super) node: Option<String>,
     pub(super) namespace: Option<String>,
     pub(super) pod: Option<String>,
-    /// `ipipTunnelAddress` and the like.
+    /// `ipipTunnelAddress` and similar.
     pub(super) kind: Option<String>,
     pub(super) timestamp: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Owner {
 }
 
 impl Block {
-    /// Absent: it is no block, or one larger than any can be.
+    /// `None`: it is not a block, or larger than allowed.
     pub(super) fn read(value: &Value) -> Option<Self> {
         let cidr =
             Prefix::from_cidr(text(value, "cidr")?).filter(|one| one.size() <= MOST_OF_BLOCK)?;
@@ -112,7 +112,7 @@ impl Block {
             let owner = at.and_then(|at| owners.get(at)?.clone());
             owner.map_or(Slot::Unknown, Slot::Taken)
         };
-        // It is no more than some thousand.
+        // At most a few thousand.
         let size = usize::try_from(cidr.size()).ok()?;
         let mut slots: Vec<Slot> = allocations.iter().take(size).map(slot).collect();
         let unknown = slots.iter().filter(|slot| **slot == Slot::Unknown).count();
@@ -134,7 +134,7 @@ impl Block {
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) cidr: Prefix,
-    /// Pods are given IPs of it.
+    /// Whether pods get IPs from it.
     pub(super) is_for_pods: bool,
 }
 
@@ -142,7 +142,7 @@ impl Pool {
     pub(super) fn read(value: &Value) -> Option<Self> {
         let says =
             |field: &str, what: bool| value.get(field).and_then(Value::as_bool) == Some(what);
-        // Without any it is for all of them.
+        // Without a list it is for all uses.
         let uses = value.get("allowedUses").and_then(Value::as_array);
         let uses = uses.filter(|uses| !uses.is_empty());
         let for_pods = uses.is_none_or(|uses| uses.iter().any(|one| one == "Workload"));
@@ -153,7 +153,7 @@ impl Pool {
     }
 }
 
-/// What a workload endpoint says.
+/// A workload endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Workload {
     pub(super) node: Option<String>,
@@ -165,7 +165,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// A resource of the third version.
+    /// Reads a v3 resource.
     pub(super) fn read(value: &Value) -> Option<Self> {
         let (meta, spec) = (value.get("metadata")?, value.get("spec")?);
         let told = |value, field| text(value, field).map(str::to_owned);
@@ -179,7 +179,7 @@ impl Workload {
         })
     }
 
-    /// One of the first: node, namespace and pod are in its key.
+    /// Reads a v1 value: node, namespace and pod are in its key.
     pub(super) fn read_first(value: &Value) -> Option<Self> {
         value.as_object()?;
         let told = |field| text(value, field).map(str::to_owned);
@@ -200,7 +200,7 @@ fn ips(list: Option<&Value>) -> Vec<IpAddr> {
     list.iter().filter_map(|one| ip(one.as_str()?)).take(MOST_IPS).collect()
 }
 
-/// `10.0.0.5/32`, or without its length.
+/// Parses `10.0.0.5/32`, or an IP without a length.
 fn ip(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.trim().parse().ok()
 }

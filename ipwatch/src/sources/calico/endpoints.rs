@@ -1,4 +1,4 @@
-//! The endpoints of this node, by their keys.
+//! The endpoints of this node, by key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +7,25 @@ use crate::fact::{BootNs, Endpoint, Observation, Scope};
 use super::STORE;
 use super::documents::Workload;
 
-/// Endpoints that are told of. A node runs some hundred pods.
+/// Maximum number of endpoints reported. A node runs some hundred pods.
 const MOST: usize = 4096;
 
-/// What was told.
+/// The reported endpoints, and whether each could be parsed.
 #[derive(Default)]
 pub(super) struct Endpoints {
     told: BTreeMap<String, bool>,
     listed: Option<BTreeSet<String>>,
-    /// More than can be told of, since the last list began.
+    /// Number of endpoints beyond the limit, since the last list began.
     beyond: usize,
 }
 
 impl Endpoints {
-    /// Those of which no more is understood than their keys, and those beyond the bound.
+    /// Number of endpoints of which only the key could be parsed, and of those beyond the limit.
     pub(super) fn wrong(&self) -> usize {
         self.told.values().filter(|understood| !**understood).count() + self.beyond
     }
 
-    /// None is left out.
+    /// Whether no endpoint was left out.
     pub(super) fn is_whole(&self) -> bool {
         self.beyond == 0
     }
@@ -44,8 +44,8 @@ impl Endpoints {
         out.push(Observation::Ended { scope: scope(), began, complete });
     }
 
-    /// An endpoint of this node is so now. `named`: what its key says, which is all there is where its value is
-    /// not understood.
+    /// Reports the current state of an endpoint of this node. `named`: namespace and pod from its key, which are used
+    /// if its value could not be parsed.
     pub(super) fn put(
         &mut self,
         key: &str,
@@ -59,7 +59,7 @@ impl Endpoints {
         if self.told.len() >= MOST && !self.told.contains_key(key) {
             self.beyond += 1;
             if self.listed.is_none() {
-                // Whoever is told no more than a part must not take it for all.
+                // A consumer must not take a part for all endpoints.
                 out.push(Observation::Ended { scope: scope(), began: BootNs(0), complete: false });
             }
             return;

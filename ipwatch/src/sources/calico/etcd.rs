@@ -1,12 +1,12 @@
-//! Calico's datastore in an etcd of its own: v3 by gRPC, v2 by HTTP. Read only.
+//! Calico's datastore in an etcd of its own: v3 through gRPC, v2 through HTTP. Read only.
 //!
-//! - `settings`: what may be configured.
+//! - `settings`: the configuration.
 //! - `connection`: endpoints, files, connections.
-//! - `reflector`: one session after another, and the pauses between.
-//! - `v3`: list by pages, watch, resume. `grpc`, `messages`: its calls. `status`: what its errors mean.
+//! - `reflector`: runs sessions, with pauses between them.
+//! - `v3`: list by pages, watch, resume. `grpc`, `messages`: its calls. `status`: its errors.
 //! - `v2`: list, long polls, resume. `http`: its requests. `tree`: its documents.
-//! - `pools`: the pools, of either.
-//! - `reporter`: what becomes of it.
+//! - `pools`: the pools, through either API.
+//! - `reporter`: turns what was read into facts.
 
 mod connection;
 mod error;
@@ -37,30 +37,30 @@ use super::keys::Keys;
 use crate::fact::SourceStatus;
 use crate::sources::Emit;
 
-/// Keys that are followed: 5,000 nodes with 10 blocks, and their pods.
+/// Maximum number of keys that are followed: 5,000 nodes with 10 blocks each, and their pods.
 const MOST_KEYS: usize = 500_000;
-/// Longest key. The longest names of a node, a namespace and a pod make some 1,200 bytes; etcd has no limit.
+/// Maximum length in bytes of a key. The longest names of a node, a namespace and a pod need about 1,200; etcd has no
+/// limit.
 const LONGEST_KEY: usize = 2048;
-/// Longest value. A block of 64 IPs has some 16 KiB, and etcd takes no more than 1.5 MiB.
+/// Maximum length in bytes of a value. A block of 64 IPs has about 16 KiB, and etcd accepts at most 1.5 MiB.
 const VALUE_LIMIT: usize = 1 << 20;
 
-/// The longest that each step may take, and the pauses between. Pauses are jittered by half.
+/// Timeouts of each step, and the pauses between. Pauses are jittered by half.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// To read the files, and to connect.
+    /// For reading the files, and for connecting.
     open: Duration,
-    /// To the beginning of an answer.
+    /// Until the start of an answer.
     answer: Duration,
-    /// For one page of a list, or a whole one where there are no pages.
+    /// For one page of a list, or for a whole list without pages.
     list: Duration,
-    /// Between two questions whether the connection lives, and to the answer. etcd cuts off whoever asks more often
-    /// than every 5 s.
+    /// Interval and timeout of keepalive pings. etcd disconnects a client that pings more often than every 5 s.
     ping: (Duration, Duration),
-    /// Between two questions whether the server lives.
+    /// Interval of checks whether the server is alive.
     alive: Duration,
     /// For one long poll.
     poll: Duration,
-    /// What went on for so long went well.
+    /// After this time a session counts as successful.
     well: Duration,
     /// First and longest pause after a failure.
     retry: (Duration, Duration),
@@ -82,7 +82,8 @@ impl Default for Pace {
     }
 }
 
-/// Starts to ask, if endpoints are named. `node`: what this node is called. To be called within the runtime of tokio.
+/// Starts the source, if endpoints are configured. `node`: the name of this node. Must be called within the tokio
+/// runtime.
 pub(super) fn start<K: Keys>(settings: &Settings, node: &str, keys: K, emit: &Emit) {
     let (settings, emit) = (settings.clone(), emit.clone());
     if settings.etcd_endpoints.is_empty() {

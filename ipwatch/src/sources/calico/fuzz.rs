@@ -1,4 +1,4 @@
-//! For the fuzz target.
+//! Entry points of the fuzz targets.
 
 use super::kdd;
 use super::keys::{Kept, Keys};
@@ -7,14 +7,14 @@ use super::pools::Pools;
 use crate::fact::BootNs;
 use crate::sources::kubernetes::fuzz;
 
-/// Answers of the API server: lists and lines of a watch, of every kind that is asked for.
+/// Parses answers of the API server: lists and watch lines, of every kind that is read.
 pub fn kubernetes(bytes: &[u8]) {
     fuzz::kubernetes(bytes);
     fuzz::each(bytes, &mut kdd::blocks("node-1".to_owned()), &mut Vec::new());
     fuzz::each(bytes, &mut kdd::pools(), &mut Vec::new());
 }
 
-/// The values of Calico's keys: blocks, endpoints and pools.
+/// Parses the values of Calico's keys: blocks, endpoints and pools.
 pub fn calico(bytes: &[u8]) {
     let mut model = Model::new("node-1".to_owned());
     let mut out = Vec::new();

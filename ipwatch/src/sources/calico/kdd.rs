@@ -11,15 +11,15 @@ use crate::fact::Observation;
 use crate::sources::json::Name;
 use crate::sources::kubernetes::reflector::{Change, Kind};
 
-/// The objects of one kind.
 pub(in crate::sources) struct Objects<K> {
     pub(super) keys: K,
     plural: &'static str,
-    /// What they are, for people.
+    /// The objects, for people.
     about: &'static str,
 }
 
-/// The blocks of the cluster. `node`: what Calico calls this one. Nothing that one could select by says whose a block is.
+/// The blocks of the cluster. `node`: Calico's name of this node. Blocks have no field by which a node's could be
+/// selected.
 pub(in crate::sources) fn blocks(node: String) -> Objects<Blocks> {
     Objects { keys: Blocks::new(node), plural: "ipamblocks", about: "Calico's blocks" }
 }
@@ -28,7 +28,6 @@ pub(in crate::sources) fn pools() -> Objects<Pools> {
     Objects { keys: Pools::default(), plural: "ippools", about: "Calico's pools" }
 }
 
-/// One of them.
 #[derive(Deserialize)]
 pub(in crate::sources) struct Object {
     metadata: Meta,

@@ -1,37 +1,37 @@
-//! What a Calico datastore holds, told key by key, whatever it is kept in.
+//! The content of a Calico datastore, key by key, wherever it is stored.
 
 use serde_json::Value;
 
 use super::STORE;
 use crate::fact::{BootNs, Observation};
 
-/// Who is told.
+/// Turns keys into observations.
 pub(in crate::sources) trait Keys: Send + 'static {
-    /// Name of the source that tells of them.
+    /// Name of the source.
     fn source(&self) -> &'static str {
         STORE
     }
-    /// What is said before anything is known: that this is going to be told.
+    /// An observation sent before anything is known, which announces what will be reported.
     fn will_tell(&self) -> Option<Observation> {
         None
     }
-    /// A whole list begins.
+    /// A complete list begins.
     fn began(&mut self, out: &mut Vec<Observation>);
-    /// A key is there, or has changed.
+    /// A key exists, or has changed.
     fn put(&mut self, key: &str, value: Kept<'_>, out: &mut Vec<Observation>);
     /// A key was deleted.
     fn gone(&mut self, key: &str, out: &mut Vec<Observation>);
-    /// The list is over. `began`: when it began.
+    /// The list has ended. `began`: when it began.
     fn ended(&mut self, began: BootNs, complete: bool, out: &mut Vec<Observation>);
-    /// What has waited is to be told.
+    /// Reports what was delayed.
     fn overdue(&mut self, _: &mut Vec<Observation>) {}
-    /// All that there is of endpoints has been told.
+    /// All endpoints that exist were reported.
     fn confirmed(&mut self, _: &mut Vec<Observation>) {}
-    /// Entries that were not understood.
+    /// Number of entries that could not be parsed.
     fn wrong(&self) -> usize;
 }
 
-/// A value as it is kept. It is read only of a key that is of interest.
+/// A value as it is stored. It is parsed only if the key is of interest.
 pub(in crate::sources) enum Kept<'a> {
     /// In an etcd.
     Bytes(&'a [u8]),
@@ -40,7 +40,7 @@ pub(in crate::sources) enum Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// What is understood of it by this.
+    /// Parses the value with `read`.
     pub(super) fn read<T>(self, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
         match self {
             Self::Bytes(bytes) => read(&serde_json::from_slice(bytes).ok()?),

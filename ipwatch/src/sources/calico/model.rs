@@ -1,10 +1,10 @@
-//! The layout of Calico's keys in an etcd, of the third version and of the first, which R5's clusters had.
+//! The layout of Calico's keys in an etcd: v3, and v1, which older clusters have.
 //!
 //! - blocks, in both: `/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-26`;
-//! - endpoints: `/calico/resources/v3/projectcalico.org/workloadendpoints/NAMESPACE/NODE-k8s-POD-eth0`, the dashes
-//!   of each part doubled; first `/calico/v1/host/NODE/workload/k8s/NAMESPACE.POD/endpoint/eth0`.
+//! - endpoints, v3: `/calico/resources/v3/projectcalico.org/workloadendpoints/NAMESPACE/NODE-k8s-POD-eth0`, with the
+//!   dashes of each part doubled; v1: `/calico/v1/host/NODE/workload/k8s/NAMESPACE.POD/endpoint/eth0`.
 //!
-//! Of endpoints only this node's are told. Other keys say nothing.
+//! Only this node's endpoints are reported. Other keys are ignored.
 
 use crate::fact::{BootNs, Observation};
 
@@ -14,10 +14,10 @@ use super::documents::Workload;
 use super::endpoints::{self, Endpoints};
 use super::keys::{Kept, Keys};
 
-/// The orchestrator of Kubernetes' pods.
+/// The orchestrator name of Kubernetes' pods.
 const K8S: &str = "k8s";
 
-/// What a key stands for.
+/// What a key refers to.
 #[derive(Debug, PartialEq, Eq)]
 enum Key {
     Block,
@@ -25,12 +25,12 @@ enum Key {
     Endpoint {
         namespace: String,
         pod: String,
-        /// It is one of the first layout.
+        /// Whether it has the v1 layout.
         first: bool,
     },
 }
 
-/// What an etcd has told.
+/// What was read from an etcd.
 pub(super) struct Model {
     pub(super) node: String,
     blocks: Blocks,
@@ -80,7 +80,7 @@ impl Keys for Model {
             Key::Endpoint { namespace, pod, first } => {
                 let read = if first { Workload::read_first } else { Workload::read };
                 let workload = value.read(read);
-                // Its key begins like this node's, and it is another's: `node-1` and `node-1-k8s-x`.
+                // The key has the prefix of this node's keys, but belongs to another node: `node-1` and `node-1-k8s-x`.
                 let other = |known: &Workload| known.node.as_ref().is_some_and(|n| *n != self.node);
                 if !workload.as_ref().is_some_and(other) {
                     self.endpoints.put(key, (&namespace, &pod), workload, out);
@@ -117,7 +117,7 @@ impl Keys for Model {
     }
 }
 
-/// As a part of an endpoint's name.
+/// Escapes a part of an endpoint's name.
 fn doubled(text: &str) -> String {
     text.replace('-', "--")
 }
@@ -135,7 +135,7 @@ fn segment(name: &str) -> Option<String> {
     None
 }
 
-/// A part of a key of the first layout.
+/// Unescapes a part of a v1 key.
 fn unescaped(text: &str) -> String {
     text.replace("%2F", "/").replace("%2f", "/").replace("%25", "%")
 }
@@ -190,7 +190,7 @@ mod tests {
         let mut out = Vec::new();
         model.began(&mut out);
         model.put(V3, Kept::Bytes(b"{"), &mut out);
-        // As one that is too long is handed on.
+        // The value that is passed on if it is too long.
         model.put(V1, Kept::Bytes(b""), &mut out);
         model.put(BLOCK, Kept::Bytes(&[0xff; 9]), &mut out);
         model.ended(BootNs(1), true, &mut out);
@@ -261,8 +261,8 @@ mod tests {
         assert_eq!(out.len(), 2);
     }
 
-    /// Whatever the bytes are, nothing but this node's is told, each key once gone is gone, and no entry that was
-    /// understood before is taken back.
+    /// Whatever the bytes are: only this node's data is reported, a key is removed once, and no entry that was parsed
+    /// before is withdrawn.
     #[test]
     fn torn_and_mangled_values_are_counted_and_take_nothing_back() {
         let block = include_bytes!("../../../../fuzz/seeds/calico/block.json");

@@ -1,6 +1,6 @@
-//! Calico's pools: what its blocks are cut from. How much of them is taken the [`blocks`](super::blocks) say.
+//! Calico's pools, which blocks are taken from. The [`blocks`](super::blocks) show how much of them is allocated.
 //!
-//! One that is disabled hands out nothing any more, and one that is for tunnels or load balancers only nothing to
+//! A disabled pool allocates nothing any more, and one that is only for tunnels or load balancers allocates nothing to
 //! pods: neither is a range.
 
 use std::collections::BTreeMap;
@@ -11,20 +11,20 @@ use super::{POOLS, STORE};
 use crate::clock;
 use crate::fact::{BootNs, Observation, Range, RangePart, Scope};
 
-/// Pools that are remembered. A cluster has a few.
+/// Maximum number of pools that are remembered. A cluster has a few.
 const MOST: usize = 1024;
 
-/// What was told of each pool, by its key.
+/// What was reported of each pool, by key.
 #[derive(Default)]
 pub(in crate::sources) struct Pools {
     told: BTreeMap<String, Told>,
-    /// While a list comes: what it named.
+    /// During a list: what it has contained so far.
     listed: Option<BTreeMap<String, Told>>,
-    /// More than are remembered, since the last list began.
+    /// Number of pools beyond the limit, since the last list began.
     beyond: usize,
 }
 
-/// What a pool hands out; of one that is not understood what it did before.
+/// The range of a pool. If the pool cannot be parsed, its former range.
 #[derive(Default)]
 struct Told {
     range: Option<Range>,
@@ -32,7 +32,7 @@ struct Told {
 }
 
 impl Pools {
-    /// A pool is so now. `name`: what people call it.
+    /// Handles the current state of a pool. `name`: its name for people.
     fn pool(&mut self, key: &str, name: &str, pool: Option<Pool>, out: &mut Vec<Observation>) {
         let told = match pool {
             Some(pool) => Told { range: range(name, &pool), wrong: false },
@@ -52,7 +52,7 @@ impl Pools {
         }
     }
 
-    /// Tells all ranges.
+    /// Reports all ranges.
     fn all(&self, began: BootNs, out: &mut Vec<Observation>) {
         let scope = || Scope::Ranges { store: STORE.to_owned() };
         out.push(Observation::Began(scope()));
@@ -116,17 +116,17 @@ impl Keys for Pools {
     }
 }
 
-/// What the value of a pool's key is.
+/// The structure of a pool's value.
 enum Layout {
-    /// The pool's fields: in the first layout of an etcd, and of an object its `spec`.
+    /// The pool's fields: in a v1 etcd, and in the `spec` of an object.
     Bare,
-    /// A resource of the third version, with the fields in its `spec`.
+    /// A v3 resource, with the fields in its `spec`.
     Resource,
 }
 
-/// What people call the pool of a key: of the API server `ippools/NAME`, of an etcd
-/// `/calico/resources/v3/projectcalico.org/ippools/NAME`, first `/calico/v1/ipam/v4/pool/10.0.0.0-16`. In the first
-/// layout a pool has no name, and is called by what it hands out.
+/// The name for people of the pool with this key: in the API server `ippools/NAME`, in an etcd v3
+/// `/calico/resources/v3/projectcalico.org/ippools/NAME`, v1 `/calico/v1/ipam/v4/pool/10.0.0.0-16`. A v1 pool has no
+/// name; its prefix is used.
 fn named(key: &str) -> Option<(String, Layout)> {
     let parts: Vec<&str> = key.trim_start_matches('/').split('/').collect();
     match parts[..] {
@@ -167,7 +167,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
     }
 
-    /// As calicoctl 3.20 wrote it for a cluster that kubeadm made, without what its metadata has besides.
+    /// As calicoctl 3.20 wrote it for a cluster made by kubeadm, without its other metadata.
     fn recorded() -> Value {
         json!({"cidr": "10.244.0.0/16", "vxlanMode": "Never", "ipipMode": "Always",
             "natOutgoing": true, "blockSize": 26, "nodeSelector": "all()",

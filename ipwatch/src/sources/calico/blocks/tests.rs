@@ -1,4 +1,4 @@
-//! What of blocks is this node's, and how many of each are taken.
+//! This node's allocations in blocks, and how many IPs of each block are allocated.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn texts(out: &[Observation]) -> Vec<String> {
         Observation::Ended { complete, .. } => format!("ended {complete}"),
         other => serde_json::to_value(other).unwrap()["what"].as_str().unwrap().to_owned(),
     };
-    // What is taken of a block is told too: see the test of that.
+    // The numbers of allocated IPs are tested separately.
     let counts = |what: &&Observation| {
         let scope = match what {
             Observation::Block(_) | Observation::BlockGone { .. } => return false,
@@ -64,7 +64,7 @@ fn only_what_is_this_nodes_is_told() {
     assert_eq!(told(&mut blocks, &now), expected);
     assert_eq!(blocks.told[KEY].own[&0].since, Some(1_714_558_272_500_000_000));
     assert_eq!(blocks.told[KEY].own[&2].since, None);
-    // In another node's block it is what this one has borrowed.
+    // In another node's block, those that this node has borrowed.
     let mut other = Blocks::new("node-2".to_owned());
     assert_eq!(told(&mut other, &now), ["/1 10.0.0.1 aa4c k8s-pod-network shop/api-0"]);
     let none: [&str; 0] = [];
@@ -74,7 +74,7 @@ fn only_what_is_this_nodes_is_told() {
     assert_eq!((blocks.followed, blocks.wrong), (0, 8));
 }
 
-/// What is told of how much is taken.
+/// The reported numbers of allocated IPs.
 fn counted(out: &[Observation]) -> Vec<String> {
     let text = |what: &Observation| match what {
         Observation::Block(one) => {
@@ -107,7 +107,7 @@ fn how_many_are_taken_is_told_of_every_block_and_anew_when_it_changes() {
         counted(&out)
     };
     let none: [&str; 0] = [];
-    // Of another node, without an owner that is understood, and of an attribute that is not there.
+    // Allocations of another node, with an owner that cannot be parsed, and with a missing attribute.
     let all = others(json!([0, 1, 99, null, null, null, null, null]));
     assert_eq!(put(&all), [format!("{KEY} 10.0.0.0 3")]);
     assert_eq!(put(&all), none, "nothing has changed");
@@ -125,7 +125,7 @@ fn how_many_are_taken_is_told_of_every_block_and_anew_when_it_changes() {
     blocks.gone(KEY, &mut out);
     blocks.gone(KEY, &mut out);
     assert_eq!(counted(&out), [format!("gone {KEY}")]);
-    // One that was never understood may be of any pool. In a list everything is told.
+    // A block that was never parsed may be in any pool. During a list everything is reported.
     for _ in 0..2 {
         out.clear();
         blocks.began(&mut out);
@@ -157,7 +157,7 @@ fn what_changes_all_the_time_is_told_now_and_then() {
     blocks.overdue(&mut out);
     blocks.overdue(&mut out);
     assert_eq!(counted(&out), [format!("{KEY} 10.0.0.0 6")], "the last, and once");
-    // Whenever there is something to tell, all is told.
+    // If something must be reported, everything delayed is reported too.
     assert_eq!(put(&mut blocks, KEY, &others(5)), none);
     let (new, old) = (format!("{KEY}1 10.0.0.0 1"), format!("{KEY} 10.0.0.0 5"));
     assert_eq!(put(&mut blocks, &format!("{KEY}1"), &others(1)), [new, old]);
@@ -215,7 +215,7 @@ fn what_is_not_understood_any_more_stands() {
     let broken = block(broken, vec![own]);
     let none: [&str; 0] = [];
     assert_eq!((told(&mut blocks, &broken), blocks.wrong()), (none.map(str::to_owned).to_vec(), 2));
-    // A list tells it again, or it would be taken for gone.
+    // A list reports it again, or it would count as gone.
     let mut out = Vec::new();
     blocks.began(&mut out);
     blocks.block(KEY, Block::read(&broken), &mut out);

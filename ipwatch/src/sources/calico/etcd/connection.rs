@@ -1,5 +1,5 @@
-//! The way to an etcd: its endpoints, whom to trust, who we are, and a connection, with TLS or without. The files
-//! are read again for each session: certificates are renewed, passwords are changed.
+//! Connections to an etcd: its endpoints, how they are verified, our identity, and TCP with or without TLS. The files
+//! are read again for each session, because certificates are renewed and passwords change.
 
 use std::fmt;
 use std::io;
@@ -15,10 +15,10 @@ use crate::bounded;
 use crate::dial::{self, Io, Tls};
 use crate::tls::{Files, Unusable};
 
-/// Longest file with a name and its password.
+/// Maximum size in bytes of the file with user name and password.
 const USER_LIMIT: usize = 4 << 10;
 
-/// One member.
+/// A member of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) secure: bool,
@@ -28,7 +28,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Never quotes what it refuses: it may hold a password.
+    /// Errors never quote the URL, which may contain a password.
     pub(super) fn parse(url: &str) -> Result<Self, &'static str> {
         const FORM: &str = "an endpoint is written as \"https://10.0.0.1:2379\"";
         let uri: Uri = url.parse().map_err(|_| FORM)?;
@@ -51,7 +51,7 @@ impl Endpoint {
         Ok(Self { secure, host, port: authority.port_u16().unwrap_or(2379) })
     }
 
-    /// Where it is, for people.
+    /// Its URL, for people.
     pub(super) fn url(&self) -> String {
         format!("{}://{}", if self.secure { "https" } else { "http" }, self.authority())
     }
@@ -61,13 +61,13 @@ impl Endpoint {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// It is on this node.
+    /// Whether it is on this node.
     pub(super) fn is_near(&self) -> bool {
         matches!(&*self.host, "localhost" | "127.0.0.1" | "::1")
     }
 }
 
-/// Who we are to it. Shown nowhere.
+/// User name and password. Never shown.
 #[derive(Clone)]
 pub(super) struct User {
     pub(super) name: String,
@@ -80,7 +80,7 @@ impl fmt::Debug for User {
     }
 }
 
-/// All that a session needs.
+/// What a session needs.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) endpoints: Vec<Endpoint>,
@@ -96,7 +96,7 @@ pub(super) struct Dial {
 }
 
 impl Connection {
-    /// Reads files, so never on an async worker.
+    /// Reads files, so never call it on an async worker.
     pub(super) fn open(settings: &Settings) -> Result<Self, EtcdError> {
         if let Some(wrong) = settings.wrong() {
             return Err(EtcdError::Setting(wrong));
@@ -113,7 +113,7 @@ impl Connection {
         Ok(Self { endpoints, tls, user })
     }
 
-    /// The way to the `n`th member, and round.
+    /// How to connect to member `n`, modulo the number of members.
     pub(super) fn dial(&self, n: usize) -> Result<Dial, EtcdError> {
         let at = match self.endpoints.len() {
             0 => return Err(EtcdError::Setting("calico.etcd_endpoints is empty".to_owned())),
@@ -131,7 +131,7 @@ impl Connection {
 }
 
 impl Dial {
-    /// Connects. The caller bounds how long it may take.
+    /// Connects. The caller must set a timeout.
     pub(super) async fn connect(&self) -> io::Result<Box<dyn Io>> {
         dial::tcp(&self.at.host, self.at.port, self.tls.as_ref()).await
     }
@@ -156,7 +156,7 @@ fn config(settings: &Settings) -> Result<Arc<ClientConfig>, EtcdError> {
     })
 }
 
-/// Never quotes the file.
+/// Errors never quote the file.
 fn user(path: &Path) -> Result<User, EtcdError> {
     let wrong = || file(path, "it does not hold one line USER:PASSWORD");
     let text = String::from_utf8(read(path, USER_LIMIT)?).map_err(|_| wrong())?;

@@ -1,82 +1,82 @@
-//! Why an etcd does not tell.
+//! Errors of the etcd client.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::sources::errors::{self, Failure};
 
-/// What keeps an etcd from telling. None of these carries a credential, nor anything of a value.
+/// Why an etcd cannot be read. No variant contains a credential, or any content of a value.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EtcdError {
     /// A file is missing or wrong.
     #[error("{path}: {why}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// What is configured cannot be used.
+    /// The configuration cannot be used.
     #[error("{0}")]
     Setting(String),
-    /// No connection, or it broke.
+    /// The connection failed.
     #[error("{what}: {why}")]
     Broken {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
         why: String,
     },
-    /// Silence.
+    /// There was no answer in time.
     #[error("no answer to {what} within {limit:?}")]
     Silent {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// How long it was waited for.
+        /// The timeout.
         limit: Duration,
     },
-    /// It does not take the credentials.
+    /// The credentials were rejected.
     #[error(
         "{what}: it does not take our credentials: {why}; see calico.etcd_user_file and calico.etcd_cert_file"
     )]
     Credentials {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// In its words.
+        /// The server's message.
         why: String,
     },
-    /// It takes them, and refuses.
+    /// The credentials were accepted, but access is denied.
     #[error("{what}: we may not read it: {why}; grant the right to read (docs/calico-etcd.md)")]
     Denied {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// In its words.
+        /// The server's message.
         why: String,
     },
-    /// This member knows no leader.
+    /// This member has no leader.
     #[error("{what}: it has no leader: most members of the cluster are away from it")]
     NoLeader {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
     },
-    /// What was to be resumed it no longer has: everything must be listed again.
+    /// The revision to resume from is no longer available: everything must be listed again.
     #[error("{what}: {why}")]
     Expired {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// What came is not what this API answers.
+    /// The answer does not fit this API.
     #[error("{what}: not an answer of this API: {why}")]
     Garbage {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
         why: String,
     },
-    /// More than any answer should be.
+    /// The answer is larger than the limit.
     #[error("{what}: an answer of more than {limit} MiB")]
     TooLarge {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
         /// In MiB.
         limit: usize,

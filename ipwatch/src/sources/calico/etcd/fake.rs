@@ -1,4 +1,4 @@
-//! An etcd with the v2 API for tests: what it answers to lists and to long polls of a tree is told beforehand.
+//! A fake etcd with the v2 API for tests. Its answers to lists and long polls of a tree are set in advance.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -12,22 +12,21 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// One answer.
 #[derive(Debug, Clone)]
 pub(super) enum Reply {
     /// A status, the store's index, a document.
     Json(u16, u64, Value),
-    /// Bytes, as 200.
+    /// These bytes, with status 200.
     Raw(u64, String),
-    /// The head, and then nothing more.
+    /// The head of a response, then nothing more.
     Hold(u64),
-    /// No answer at all.
+    /// No answer.
     Hang,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By a part of the path and its query.
+    /// By a part of the path and query.
     replies: HashMap<&'static str, VecDeque<Reply>>,
     asked: Vec<String>,
     users: Vec<Option<String>>,
@@ -37,7 +36,7 @@ struct State {
 pub(super) struct Fake(Arc<Mutex<State>>);
 
 impl Fake {
-    /// One that answers from now on. Where it is. Lists without an answer are empty, polls are held.
+    /// Starts a server. Returns it and its URL. Without a set answer, lists are empty and polls wait.
     pub(super) async fn start(replies: Vec<(&'static str, Vec<Reply>)>) -> (Self, String) {
         let fake = Self::default();
         fake.state().replies =
@@ -65,13 +64,13 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// Requests so far that have this in their path or query.
+    /// The requests so far whose path or query contains `about`.
     pub(super) fn asked(&self, about: &str) -> Vec<String> {
         let state = self.state();
         state.asked.iter().filter(|path| path.contains(about)).cloned().collect()
     }
 
-    /// Who asked so far, in their own words.
+    /// The user of each request so far, as sent.
     pub(super) fn users(&self) -> Vec<Option<String>> {
         self.state().users.clone()
     }
@@ -112,7 +111,7 @@ fn full(text: String) -> UnsyncBoxBody<Bytes, Infallible> {
     Full::new(Bytes::from(text)).boxed_unsync()
 }
 
-/// A tree that is not there.
+/// The answer for a tree that does not exist.
 pub(super) fn missing(index: u64) -> Reply {
     let why =
         json!({ "errorCode": 100, "message": "Key not found", "cause": "/x", "index": index });

@@ -1,5 +1,4 @@
-//! The calls of etcd's v3 API that are made here, and what goes along with each: the token, and that a member without
-//! a leader is to refuse.
+//! The used calls of etcd's v3 API. Each carries the token, and requires the member to refuse if it has no leader.
 
 use futures_util::stream;
 use prost::Message;
@@ -19,8 +18,8 @@ use super::messages::{
 use super::status::{MESSAGE_LIMIT, why};
 use crate::sources::grpc;
 
-/// `MetadataRequireLeaderKey` and `MetadataHasLeader` (`api/v3rpc/rpctypes/md.go`). A watch ends with it, too, when
-/// its member loses the leader.
+/// `MetadataRequireLeaderKey` and `MetadataHasLeader` (`api/v3rpc/rpctypes/md.go`). With it, a watch also ends when its
+/// member loses the leader.
 const HAS_LEADER: (&str, &str) = ("hasleader", "true");
 /// `TokenFieldNameGRPC` (`api/v3rpc/rpctypes/metadatafields.go`).
 const TOKEN: &str = "token";
@@ -29,23 +28,23 @@ const RANGE: &str = "/etcdserverpb.KV/Range";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
-/// A way to a member.
+/// A client of one member.
 pub(super) struct Client {
     channel: Channel,
-    /// Says who we are. Shown nowhere.
+    /// The authentication token. Never shown.
     token: Option<AsciiMetadataValue>,
 }
 
 /// Watches on one stream.
 pub(super) struct Watches {
     answers: Streaming<WatchResponse>,
-    /// The requests' end of the stream, which lives as long as the answers are waited for: etcd ends a stream whose
-    /// client has ended its own part.
+    /// The sending side of the stream, which must live as long as answers are expected: etcd ends a stream when its
+    /// client closes the sending side.
     _open: mpsc::Sender<WatchRequest>,
 }
 
 impl Client {
-    /// `user`: asks for a token with it. `what`: what that is, for people.
+    /// `user`: requests a token for this user. `what`: the request, in errors.
     pub(super) async fn new(
         what: &'static str,
         channel: Channel,
@@ -71,7 +70,7 @@ impl Client {
         self.call(what, RANGE, asks).await
     }
 
-    /// Begins all of these, in this order. Returns with the first answer.
+    /// Creates these watches, in this order. Returns with the first answer.
     pub(super) async fn watch(
         &self,
         what: &'static str,
@@ -79,7 +78,7 @@ impl Client {
     ) -> Result<Watches, EtcdError> {
         let (open, mut asked) = mpsc::channel(asks.len().max(1));
         for one in asks {
-            // There is room for all of them.
+            // The channel has room for all of them.
             let _ = open.try_send(WatchRequest { create_request: Some(one) });
         }
         let asked = stream::poll_fn(move |context| asked.poll_recv(context));
@@ -124,7 +123,7 @@ impl Client {
 }
 
 impl Watches {
-    /// The next answer. `None`: the server has ended it. Cancel-safe.
+    /// The next answer, `None` if the server has ended the stream. Cancel-safe.
     pub(super) async fn message(
         &mut self,
         what: &'static str,
@@ -150,7 +149,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// A request, with what came along.
+    /// A request with its metadata.
     #[derive(Debug, Clone, PartialEq)]
     struct Asked {
         path: String,
@@ -172,12 +171,12 @@ mod tests {
         }
     }
 
-    /// What a server has seen.
+    /// What a server has received.
     #[derive(Clone, Default)]
     struct Seen {
         asked: Arc<Mutex<Vec<Asked>>>,
         watches: Arc<Mutex<Vec<WatchCreateRequest>>>,
-        /// The client's part of the watch has ended.
+        /// Whether the client has closed its side of the watch.
         closed: Arc<Mutex<bool>>,
     }
 
@@ -206,7 +205,7 @@ mod tests {
             }
         }
 
-        /// Says of each watch that it has begun.
+        /// Answers that each watch was created.
         async fn watch(self, request: http::Request<Body>) -> http::Response<Body> {
             let service = tower::service_fn(move |request: Request<Streaming<WatchRequest>>| {
                 let seen = self.clone();

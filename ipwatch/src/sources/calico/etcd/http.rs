@@ -1,4 +1,4 @@
-//! Requests to the v2 API: HTTP/1.1 over connections that are used again, with a bound on time and on what is read.
+//! Requests to the v2 API: HTTP/1.1 over reused connections, with limits on time and size.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,14 +16,14 @@ use crate::dial::{self, Driver};
 use crate::sources::body;
 use crate::sources::errors::{chain, cut};
 
-/// Longest answer that says why there is none.
+/// Maximum size in bytes of an error's body.
 const REFUSAL_LIMIT: usize = 64 << 10;
 /// `EcodeKeyNotFound`.
 const NOT_FOUND: u32 = 100;
 /// `EcodeEventIndexCleared`.
 const CLEARED: u32 = 401;
 
-/// A line to a member, on which one request follows another.
+/// A connection to one member, for one request after another.
 pub(super) struct Line {
     dial: Dial,
     user: Option<User>,
@@ -32,11 +32,11 @@ pub(super) struct Line {
 
 pub(super) struct Answer {
     what: &'static str,
-    /// The index of the store then, `X-Etcd-Index`.
+    /// The index of the store at that time, `X-Etcd-Index`.
     pub(super) index: u64,
     /// `X-Etcd-Cluster-Id`.
     pub(super) cluster: Option<HeaderValue>,
-    /// `None`: there is no such key.
+    /// `None`: the key does not exist.
     pub(super) body: Option<Incoming>,
 }
 
@@ -45,7 +45,8 @@ impl Line {
         Self { dial: visit.dial.clone(), user: visit.user.clone(), open: None }
     }
 
-    /// The body of an answer that is one. The caller bounds how long it may take, and hangs up where it was too long.
+    /// Sends a GET request and returns a successful answer. The caller must set a timeout, and call
+    /// [`hang_up`](Self::hang_up) if it expires.
     pub(super) async fn get(
         &mut self,
         what: &'static str,
@@ -53,7 +54,7 @@ impl Line {
     ) -> Result<Answer, EtcdError> {
         let request = self.request(what, path)?;
         let broken = |error: hyper::Error| EtcdError::Broken { what, why: chain(&error) };
-        // Of no use to anybody when this is not waited for to its end.
+        // Taken out: if this future is dropped early, the connection cannot be reused.
         let open = self.open.take().filter(|(sender, _)| !sender.is_closed());
         let (mut sender, driver) = match open {
             Some(open) => open,
@@ -73,7 +74,7 @@ impl Line {
         refusal(what, answer).await
     }
 
-    /// Its next request is on a new connection.
+    /// The next request opens a new connection.
     pub(super) fn hang_up(&mut self) {
         self.open = None;
     }
@@ -104,7 +105,7 @@ impl Answer {
         Self { what, index: index.unwrap_or_default(), cluster, body: Some(answer.into_body()) }
     }
 
-    /// The next part of the body. `None`: it has ended. Cancel-safe.
+    /// The next part of the body, `None` at the end. Cancel-safe.
     pub(super) async fn part(&mut self) -> Result<Option<Bytes>, EtcdError> {
         let Some(body) = &mut self.body else { return Ok(None) };
         let broken =
@@ -112,7 +113,7 @@ impl Answer {
         body::part(body).await.map_err(broken)
     }
 
-    /// The whole body, as far as it is no longer than that.
+    /// The whole body, if it has at most `limit` bytes.
     pub(super) async fn whole(&mut self, limit: usize) -> Result<Vec<u8>, EtcdError> {
         let mut text = Vec::new();
         while let Some(data) = self.part().await? {
@@ -125,7 +126,7 @@ impl Answer {
     }
 }
 
-/// Why it is none of what was asked for.
+/// The error for a response. A missing key is not an error.
 async fn refusal(what: &'static str, answer: Response<Incoming>) -> Result<Answer, EtcdError> {
     let status = answer.status();
     let mut answer = Answer::new(what, answer);
@@ -141,7 +142,7 @@ async fn refusal(what: &'static str, answer: Response<Incoming>) -> Result<Answe
         }
         (StatusCode::UNAUTHORIZED, _) => EtcdError::Credentials { what, why },
         (StatusCode::FORBIDDEN, _) => EtcdError::Denied { what, why },
-        // What etcd answers where the v2 API is not switched on.
+        // etcd's answer if the v2 API is disabled.
         (StatusCode::NOT_FOUND, _) => EtcdError::Broken {
             what,
             why: format!(

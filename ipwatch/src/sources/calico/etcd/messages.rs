@@ -1,8 +1,8 @@
-//! The messages of etcd's v3 API that are used here, with the fields that are used and no others. The numbers are those
-//! of etcd 3.6 (`api/etcdserverpb/rpc.proto`, `api/mvccpb/kv.proto`); all of them are as old as 3.0, but for the fragments
-//! of a watch and the reason why one ends, which came with 3.4.
+//! The messages of etcd's v3 API that are used here, with only the fields that are used. The field numbers are those of
+//! etcd 3.6 (`api/etcdserverpb/rpc.proto`, `api/mvccpb/kv.proto`); all of them exist since 3.0, except for the
+//! fragments of a watch and the reason why one ends, which were added in 3.4.
 //!
-//! Written by hand: the generated client needs protoc, and brings an API a hundred times as large.
+//! Written by hand: the generated client needs protoc, and has an API a hundred times as large.
 
 use std::fmt;
 
@@ -28,11 +28,11 @@ message! {
 }
 
 message! {
-    /// `etcdserverpb.RangeRequest`. It is sorted by `SortTarget.KEY`, which is 0.
+    /// `etcdserverpb.RangeRequest`. The result is sorted by `SortTarget.KEY`, which is 0.
     RangeRequest {
         #[prost(bytes = "vec", tag = "1")]
         key: Vec<u8>,
-        /// The first key behind the range. Empty: `key` alone.
+        /// The first key after the range. Empty: only `key`.
         #[prost(bytes = "vec", tag = "2")]
         range_end: Vec<u8>,
         #[prost(int64, tag = "3")]
@@ -56,7 +56,7 @@ message! {
         kvs: Vec<KeyValue>,
         #[prost(bool, tag = "3")]
         more: bool,
-        /// Of all in the range, whatever the limit.
+        /// The number of keys in the range, whatever the limit.
         #[prost(int64, tag = "4")]
         count: i64,
     }
@@ -69,7 +69,7 @@ message! {
         key: Vec<u8>,
         #[prost(int64, tag = "3")]
         mod_revision: i64,
-        /// 0 of a deleted one.
+        /// 0 for a deleted key.
         #[prost(int64, tag = "4")]
         version: i64,
         #[prost(bytes = "vec", tag = "5")]
@@ -78,7 +78,7 @@ message! {
 }
 
 message! {
-    /// `mvccpb.Event`. Its type is not read: the version of the key says the same.
+    /// `mvccpb.Event`. Its type is not read, because the version of the key implies it.
     Event {
         #[prost(message, optional, tag = "2")]
         kv: Option<KeyValue>,
@@ -86,7 +86,7 @@ message! {
 }
 
 message! {
-    /// `etcdserverpb.WatchRequest`, of whose `request_union` nothing but the first is used.
+    /// `etcdserverpb.WatchRequest`, of whose `request_union` only the first member is used.
     WatchRequest {
         #[prost(message, optional, tag = "1")]
         create_request: Option<WatchCreateRequest>,
@@ -129,7 +129,7 @@ message! {
     }
 }
 
-/// `etcdserverpb.AuthenticateRequest`. Shown nowhere.
+/// `etcdserverpb.AuthenticateRequest`. Never shown.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
 pub(super) struct AuthenticateRequest {
@@ -139,7 +139,7 @@ pub(super) struct AuthenticateRequest {
     pub(super) password: String,
 }
 
-/// `etcdserverpb.AuthenticateResponse`. Shown nowhere.
+/// `etcdserverpb.AuthenticateResponse`. Never shown.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
 pub(super) struct AuthenticateResponse {

@@ -1,5 +1,5 @@
-//! The pools in an etcd: a few keys that hardly ever change, listed now and then by a connection of their own. So
-//! whoever may not read them follows all the rest.
+//! The pools in an etcd: a few keys that hardly ever change, listed periodically through a connection of their own. If
+//! the pools may not be read, everything else is still followed.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::clock;
 use crate::sources::backoff::jittered;
 use crate::sources::errors::within;
 
-/// From one list to the next.
+/// Between two lists.
 const EVERY: Duration = Duration::from_secs(120);
-/// Keys of a list.
+/// Maximum number of keys of a list.
 const MOST: usize = 1024;
-/// What is asked for, for people.
+/// The request, in errors.
 const LIST: &str = "a list of the pools";
-/// Where they are.
+/// Where the pools are.
 const OF_V3: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 const OF_V2: &str = "/v2/keys/calico/v1/ipam?recursive=true&quorum=true";
 
@@ -38,7 +38,7 @@ pub(super) trait Listed: Send + Sync + 'static {
 
     fn open(&self, visit: &Visit) -> impl Future<Output = Result<Self::Link, EtcdError>> + Send;
 
-    /// The keys, and how many more there are.
+    /// Returns the keys and values, and the number of further ones.
     fn list(
         &self,
         link: &mut Self::Link,
@@ -46,12 +46,12 @@ pub(super) trait Listed: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(Vec<Entry>, usize), Ended>> + Send;
 }
 
-/// The pools, by this API.
+/// The pools, through this API.
 pub(super) struct Pools<L>(pub(super) L);
 pub(super) struct V3;
 pub(super) struct V2;
 
-/// It has just been listed.
+/// Whether the pools were just listed.
 pub(super) struct Fresh(bool);
 
 impl<L: Listed> Store for Pools<L> {
@@ -88,7 +88,7 @@ impl<L: Listed> Store for Pools<L> {
         reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
         loop {
-            // After a failure all is listed again, at once.
+            // After a failure, everything is listed again at once.
             if !std::mem::take(&mut told.0) {
                 self.list(&mut link, visit, reporter).await?;
             }

@@ -1,5 +1,5 @@
-//! One session with an etcd after another, until the daemon goes down. Each is with one member; the next one is
-//! asked when it fails, after a pause that grows and is jittered, for some thousand nodes do the same.
+//! Runs one session with an etcd after another, until the daemon shuts down. Each session is with one member. When it
+//! fails, the next member is tried, after a pause that grows and is jittered, because thousands of nodes do the same.
 
 use std::convert::Infallible;
 
@@ -17,15 +17,14 @@ use crate::sources::session;
 pub(super) trait Store: Send + 'static {
     /// Its name, for people.
     const NAME: &'static str;
-    /// A way to a member that answers.
+    /// A connection to a member that answers.
     type Link: Send;
-    /// Where a watch goes on, in another session too.
+    /// Where a watch resumes, also in another session.
     type Told: Send;
 
-    /// Connects.
     fn open(&self, visit: &Visit) -> impl Future<Output = Result<Self::Link, EtcdError>> + Send;
 
-    /// Tells everything.
+    /// Lists and reports everything.
     fn list<K: Keys>(
         &mut self,
         link: &mut Self::Link,
@@ -33,7 +32,7 @@ pub(super) trait Store: Send + 'static {
         reporter: &mut Reporter<K>,
     ) -> impl Future<Output = Result<Self::Told, Ended>> + Send;
 
-    /// Tells what has changed since, until it breaks.
+    /// Reports changes since then, until it fails.
     fn watch<K: Keys>(
         &mut self,
         link: Self::Link,
@@ -43,12 +42,12 @@ pub(super) trait Store: Send + 'static {
     ) -> impl Future<Output = Result<Infallible, Ended>> + Send;
 }
 
-/// What a session is given.
+/// The parameters of a session.
 pub(super) struct Visit {
     pub(super) dial: Dial,
     pub(super) user: Option<User>,
     pub(super) pace: Pace,
-    /// Who it is with, for people.
+    /// The member, for people.
     pub(super) about: String,
 }
 
@@ -64,7 +63,7 @@ pub(super) async fn run<S: Store, K: Keys>(
     {
         return;
     }
-    // Not every node begins with the same member.
+    // Nodes start with different members.
     let member = random(settings.etcd_endpoints.len().max(1) as u64) as usize;
     let follower = Follower { store, settings, pace, reporter, member, told: None, about: all };
     session::run(follower, pace.retry, pace.well).await;
@@ -75,18 +74,18 @@ struct Follower<S: Store, K> {
     settings: Settings,
     pace: Pace,
     reporter: Reporter<K>,
-    /// Whose turn it is to be asked.
+    /// The member that is tried next.
     member: usize,
-    /// Where the next session can go on. All is listed where that is nothing.
+    /// Where the next session can resume. `None`: everything must be listed.
     told: Option<S::Told>,
-    /// Who is asked, for people.
+    /// The member, for people.
     about: String,
 }
 
 impl<S: Store, K: Keys> session::Client for Follower<S, K> {
     type Error = EtcdError;
 
-    /// From the connection to the first failure.
+    /// Runs from the connection to the first failure.
     async fn session(&mut self) -> Result<Infallible, Ended> {
         self.about = format!("{} {}", S::NAME, self.settings.etcd_endpoints.join(", "));
         let (dial, user) = open(&self.settings, self.pace, self.member).await?;
@@ -106,7 +105,7 @@ impl<S: Store, K: Keys> session::Client for Follower<S, K> {
             error,
             EtcdError::Expired { .. } | EtcdError::Garbage { .. } | EtcdError::TooLarge { .. }
         ) {
-            // Going on from there would bring the same.
+            // Resuming there would return the same.
             self.told = None;
         }
         self.reporter.failed(&self.about, error).await
@@ -114,14 +113,14 @@ impl<S: Store, K: Keys> session::Client for Follower<S, K> {
 
     async fn pause(&mut self, error: &EtcdError, pauses: &mut Pauses) {
         tokio::time::sleep(pauses.after_failure()).await;
-        // It has what it was asked for, only not from then.
+        // The member works; it only no longer has the revision.
         if !matches!(error, EtcdError::Expired { .. }) {
             self.member = self.member.wrapping_add(1);
         }
     }
 }
 
-/// On a thread: it reads files.
+/// On a thread, because it reads files.
 async fn open(
     settings: &Settings,
     pace: Pace,

@@ -1,4 +1,4 @@
-//! Telling what a datastore said: facts by way of who understands its keys, and how the source stands.
+//! Reports what was read from a datastore: facts from its keys, and the status of the source.
 
 use super::error::EtcdError;
 use super::{LONGEST_KEY, MOST_KEYS, VALUE_LIMIT};
@@ -8,20 +8,20 @@ use crate::sources::calico::keys::{Kept, Keys};
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit};
 
-/// Facts that are handed over at once.
+/// Maximum number of facts sent at once.
 const BATCH: usize = 256;
 
-/// What is told, and what has been.
+/// What is being reported, and what has been.
 pub(super) struct Reporter<K> {
     keys: K,
     emit: Emit,
     standing: Standing,
     out: Vec<Observation>,
-    /// Keys of the last list.
+    /// Number of keys in the last list.
     listed: usize,
-    /// Those of them, and of what a watch told since, that are beyond what is followed.
+    /// Number of keys in the last list, and in changes since, that are beyond the limit.
     beyond: u64,
-    /// Keys since the last list that are longer than any of Calico's, or no text.
+    /// Number of keys since the last list that cannot be Calico's: too long, or not UTF-8.
     dropped: usize,
 }
 
@@ -31,14 +31,14 @@ impl<K: Keys> Reporter<K> {
         Self { keys, emit, standing, out, listed: 0, beyond: 0, dropped: 0 }
     }
 
-    /// A whole list begins.
+    /// A complete list begins.
     pub(super) async fn began(&mut self, at: BootNs) -> Result<(), Closed> {
         (self.listed, self.beyond, self.dropped) = (0, 0, 0);
         self.keys.began(&mut self.out);
         self.flush(at).await
     }
 
-    /// An entry of a list. `false`: there is no room for more.
+    /// Adds an entry of a list. Returns false if the limit is reached.
     pub(super) async fn listed(
         &mut self,
         key: &[u8],
@@ -56,27 +56,27 @@ impl<K: Keys> Reporter<K> {
         Ok(true)
     }
 
-    /// So many keys were not listed.
+    /// Counts keys that were not listed.
     pub(super) fn leave_out(&mut self, more: u64) {
         self.beyond = self.beyond.saturating_add(more);
     }
 
-    /// A watch has a key for which there is no room.
+    /// Counts a key of a watch that is beyond the limit.
     pub(super) fn leave_out_now(&mut self) {
         self.leave_out(1);
-        // What was whole is so no more.
+        // The data is no longer complete.
         self.keys.ended(BootNs(0), false, &mut self.out);
     }
 
-    /// Nothing is known yet.
+    /// Announces what will be reported, before anything is known.
     pub(super) async fn will_tell(&mut self) -> Result<(), Closed> {
         self.out.extend(self.keys.will_tell());
         self.flush(clock::now()).await
     }
 
-    /// All has been told that there was then. A key that cannot be Calico's takes nothing from that.
+    /// Reports that everything that existed at `then` was reported. A key that cannot be Calico's does not affect that.
     pub(super) async fn confirmed(&mut self, then: BootNs) -> Result<(), Closed> {
-        // Of now: what was told since then is no newer.
+        // With the current time, because some of it was reported after `then`.
         self.keys.overdue(&mut self.out);
         self.flush(clock::now()).await?;
         if self.beyond == 0 {
@@ -85,16 +85,16 @@ impl<K: Keys> Reporter<K> {
         self.flush(then).await
     }
 
-    /// The list is over.
+    /// The list has ended.
     pub(super) async fn ended(&mut self, began: BootNs) -> Result<(), Closed> {
         self.flush(began).await?;
         self.keys.ended(began, self.beyond == 0, &mut self.out);
         self.flush(clock::now()).await
     }
 
-    /// A key is there, or has changed.
+    /// Reports a key that exists or has changed.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) {
-        // One whose value is too long is there all the same: as one that nobody understands.
+        // A key whose value is too long still exists: it is reported like one that could not be parsed.
         let value: &[u8] = if value.len() > VALUE_LIMIT { &[] } else { value };
         match text(key) {
             Some(key) => self.keys.put(key, Kept::Bytes(value), &mut self.out),
@@ -102,20 +102,20 @@ impl<K: Keys> Reporter<K> {
         }
     }
 
-    /// A key was deleted.
+    /// Reports a deleted key.
     pub(super) fn gone(&mut self, key: &[u8]) {
         if let Some(key) = text(key) {
             self.keys.gone(key, &mut self.out);
         }
     }
 
-    /// Hands over what has come together.
+    /// Sends the collected facts.
     pub(super) async fn flush(&mut self, at: BootNs) -> Result<(), Closed> {
         let facts = self.out.drain(..);
         self.emit.send(facts.map(|what| Fact { at, origin: Origin::Ipam, what }).collect()).await
     }
 
-    /// It answers. `about`: who, and where.
+    /// Reports the status of a member that answers. `about`: which one.
     pub(super) async fn well(&mut self, about: &str) -> Result<(), Closed> {
         let (beyond, wrong) = (self.beyond, self.dropped + self.keys.wrong());
         let mut text = Vec::new();
@@ -130,10 +130,10 @@ impl<K: Keys> Reporter<K> {
         self.say(status, text.join("; ")).await
     }
 
-    /// What an error means for what is known.
+    /// Reports the status after an error.
     pub(super) async fn failed(&mut self, about: &str, error: &EtcdError) -> Result<(), Closed> {
         match error {
-            // It is there, and what was told is as true as before.
+            // The member works, and what was reported is still valid.
             EtcdError::Expired { .. } => {
                 self.say(SourceStatus::Degraded, format!("{about} is listed anew: {error}")).await
             }
@@ -146,7 +146,7 @@ impl<K: Keys> Reporter<K> {
     }
 }
 
-/// A key that may be Calico's.
+/// A key, if it may be Calico's.
 pub(super) fn text(key: &[u8]) -> Option<&str> {
     std::str::from_utf8(key).ok().filter(|key| key.len() <= LONGEST_KEY)
 }

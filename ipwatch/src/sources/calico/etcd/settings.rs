@@ -1,4 +1,4 @@
-//! `[calico]`: where the etcd is, and the files that say who we are.
+//! `[calico]`: the address of the etcd, and the files with our credentials.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use super::connection::{Connection, Endpoint};
 use super::error::EtcdError;
 
-/// More endpoints than any cluster has members.
+/// Maximum number of endpoints, more than any cluster has.
 const MOST: usize = 32;
 
-/// `[calico]`: Calico's datastore, where it is an etcd of its own.
+/// `[calico]`: Calico's datastore, if it is an etcd of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Its members. Empty: none is asked.
+    /// The members of the cluster. Empty: not asked.
     pub etcd_endpoints: Vec<String>,
     pub etcd_api: Version,
-    /// Whom to trust, PEM.
+    /// Trusted CAs, PEM.
     pub etcd_ca_file: Option<PathBuf>,
-    /// Our own certificate, PEM.
+    /// Our certificate, PEM.
     pub etcd_cert_file: Option<PathBuf>,
     /// Its key, PEM.
     pub etcd_key_file: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub enum Version {
 }
 
 impl Settings {
-    /// What cannot be so.
+    /// What is wrong with the settings, if anything.
     pub(crate) fn wrong(&self) -> Option<String> {
         let relative = self.files().into_iter().flatten().find(|path| !path.is_absolute());
         if let Some(path) = relative {
@@ -67,10 +67,10 @@ impl Settings {
         }
     }
 
-    /// Reads every file that is named, to say what is wrong with it.
+    /// Reads every configured file, to report what is wrong with it.
     ///
     /// # Errors
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read, or has unexpected content.
     pub fn check(&self) -> Result<(), EtcdError> {
         Connection::open(self).map(drop)
     }

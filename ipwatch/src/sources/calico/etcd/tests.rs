@@ -1,5 +1,5 @@
-//! The v2 follower against an etcd that does what real ones do on a bad day, and the settings of both. A fake one:
-//! with a real etcd both run end to end.
+//! Tests the v2 follower against a fake etcd and its failures, and the settings of both APIs. The end-to-end tests use
+//! a real etcd.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::*;
 use crate::fact::{BootNs, Fact, Observation};
 use crate::sources::calico::keys::Kept;
 
-/// Bounds a wait; no test depends on how long it really takes.
+/// Limits a wait; no test depends on its actual length.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Patient with whoever answers, and quick otherwise.
+/// Long timeouts, short pauses.
 fn pace() -> Pace {
     let ms = Duration::from_millis;
     Pace {
@@ -30,7 +30,7 @@ fn pace() -> Pace {
     }
 }
 
-/// Writes down what it is told.
+/// Records the calls.
 #[derive(Clone, Default)]
 struct Written(Arc<Mutex<Vec<String>>>);
 
@@ -82,7 +82,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The next state of the source.
+    /// The next status of the source.
     async fn next_state(&mut self) -> (SourceStatus, String) {
         let next = async {
             loop {
@@ -126,7 +126,7 @@ fn run_with(store: v2::Store, settings: Settings, pace: Pace) -> Seen {
 const WORKLOADS: &str = "/calico/v1/host/node%201/workload?";
 const BLOCKS: &str = "/assignment?recursive=true&quorum";
 const BLOCKS_WAIT: &str = "/assignment?wait";
-/// What is asked for to know where the store is.
+/// The key that is requested to learn the index of the store.
 const SMALL: &str = "/ipam/v2/config";
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn what_a_watch_adds_is_bounded() {
     assert_eq!(seen.written.all()[..5], all);
 }
 
-/// Of a thousand events of the whole store etcd tells; a tree may be quiet for far longer.
+/// etcd keeps a thousand events of the whole store; one tree may be quiet for longer.
 #[tokio::test]
 async fn a_quiet_tree_goes_on_from_where_the_store_is() {
     let none = || json!({ "errorCode": 100, "message": "Key not found", "index": 5000 });
@@ -232,7 +232,7 @@ async fn a_quiet_tree_goes_on_from_where_the_store_is() {
     for (tree, listed) in [(BLOCKS_WAIT, "8"), ("/workload?wait", "101")] {
         let polls = fake.asked(tree);
         let from: Vec<&str> = polls.iter().filter_map(|path| path.rsplit('=').next()).collect();
-        // Not behind what was told a moment ago: an event of before may be on its way.
+        // Not the index just received: an event before it may still be in flight.
         assert_eq!(from[1..3], [listed, "5001"], "{polls:?}");
     }
     assert_eq!(seen.written.all()[3..], ["confirmed", "confirmed"]);
@@ -266,7 +266,7 @@ async fn one_that_hangs_is_down_and_nothing_is_told_of_it() {
     seen.await_state(SourceStatus::Active, "").await;
     let text = seen.await_state(SourceStatus::Down, "no answer to the question").await;
     assert!(text.contains("whether it lives"), "{text}");
-    // It goes on where it was.
+    // It resumes where it was.
     seen.await_state(SourceStatus::Active, "").await;
     assert_eq!(seen.written.all(), ["began", "/t/a = 1", "ended, complete: true"]);
     assert_eq!(fake.asked(BLOCKS).len(), 1);
@@ -301,7 +301,7 @@ async fn garbage_and_refusals_are_said_and_conclude_nothing() {
     assert!(!text.contains("secret"), "{text}");
     seen.await_state(SourceStatus::Down, "does not take our credentials").await;
     seen.await_state(SourceStatus::Active, "").await;
-    // Neither of the lists that broke has swept anything.
+    // Neither of the lists that failed has removed anything.
     assert_eq!(
         seen.written.all(),
         ["began", "began", "began", "/t/a = 1", "ended, complete: true"]
@@ -347,7 +347,7 @@ async fn the_password_is_read_from_its_file_each_time_and_shown_nowhere() {
     assert_eq!(users[1].as_deref(), Some("Basic bWU6b3RoZXI="));
 }
 
-/// Calico keeps more of each pod of the cluster than its IP, and each node would be sent all of it.
+/// Calico stores more for each pod of the cluster than its IP, and each node would receive all of it.
 #[tokio::test]
 async fn neither_handles_nor_pools_are_asked_for() {
     for key in [
@@ -380,7 +380,7 @@ async fn what_is_not_whole_confirms_nothing() {
     reporter.confirmed(BootNs(3)).await.unwrap();
     let so_far = ["began", "ended, complete: true", "confirmed", "ended, complete: false"];
     assert_eq!(written.all(), so_far);
-    // A list makes it whole again, and a key that cannot be one of Calico's takes nothing from that.
+    // A list makes the data complete again, and a key that cannot be Calico's does not affect that.
     reporter.began(BootNs(4)).await.unwrap();
     reporter.put(&[0xff], b"{}");
     reporter.put(&[b'k'; LONGEST_KEY + 1], b"{}");
@@ -446,7 +446,7 @@ fn an_error_of_v3_says_what_to_do() {
     assert!(matches!(compacted, EtcdError::Expired { .. }));
     assert!(said(Code::Unavailable, "etcdserver: no leader").contains("no leader"));
     assert!(said(Code::PermissionDenied, "etcdserver: permission denied").contains("grant"));
-    // Of a watch, as it words it.
+    // The message of a watch.
     let watch = "rpc error: code = PermissionDenied desc = etcdserver: permission denied";
     assert!(said(Code::Unknown, watch).contains("grant"));
     for text in [

@@ -1,5 +1,5 @@
-//! The documents of the v2 API, with the fields that are read. A list is read entry by entry while it comes: it is
-//! never in memory as a whole.
+//! The documents of the v2 API, with the fields that are read. A list is parsed entry by entry while it arrives, so
+//! that it is never in memory as a whole.
 
 use std::fmt;
 use std::io::Read;
@@ -14,11 +14,11 @@ use crate::sources::body::{self, Unread};
 use crate::sources::errors::chain;
 use crate::sources::json::Name;
 
-/// Longest answer to a list, in bytes.
+/// Maximum size in bytes of a list.
 const LIST_LIMIT: usize = 256 << 20;
-/// Batches of entries that may wait for who takes them.
+/// Maximum number of batches that wait for their consumer.
 const AHEAD: usize = 8;
-/// Entries of a batch.
+/// Number of entries in a batch.
 const BATCH: usize = 64;
 
 /// A key and its value.
@@ -28,7 +28,7 @@ pub(super) struct Leaf {
     pub(super) value: String,
 }
 
-/// What changes.
+/// A change of a key.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Event {
@@ -45,7 +45,7 @@ pub(super) struct Node {
     pub(super) modified_index: u64,
 }
 
-/// Why there is no answer.
+/// The body of an error.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Refusal {
@@ -54,17 +54,17 @@ pub(super) struct Refusal {
     pub(super) index: u64,
 }
 
-/// The entries of a list, as they come.
+/// The entries of a list, as they arrive.
 pub(super) struct Entries(mpsc::Receiver<Vec<Leaf>>);
 
 impl Entries {
-    /// The next of them. `None`: there are no more.
+    /// The next batch, `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Vec<Leaf>> {
         self.0.recv().await
     }
 }
 
-/// Reads a list: what it holds, and what becomes of it. Both are to be waited for together.
+/// Reads a list. Returns its entries and the result of reading; both must be awaited concurrently.
 pub(super) fn read(
     what: &'static str,
     body: Incoming,
@@ -82,7 +82,7 @@ pub(super) fn read(
     (Entries(entries), read)
 }
 
-/// Every entry of a list, in batches. `take` says whether anybody wants more.
+/// Parses every entry of a list, in batches. `take` returns whether more are wanted.
 pub(super) fn parse(
     reader: impl Read,
     take: impl FnMut(Vec<Leaf>) -> bool,
@@ -140,7 +140,7 @@ impl<'de, F: FnMut(Vec<Leaf>) -> bool> Visitor<'de> for Whole<'_, F> {
     }
 }
 
-/// A key, or a directory of them. How deep they lie serde_json bounds.
+/// A key, or a directory of keys. serde_json limits the depth.
 struct Branch<'a, F>(&'a mut Found<F>);
 
 impl<'de, F: FnMut(Vec<Leaf>) -> bool> DeserializeSeed<'de> for Branch<'_, F> {

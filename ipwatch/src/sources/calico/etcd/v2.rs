@@ -1,11 +1,12 @@
-//! etcd v2, which Calico 2 and before kept everything in: each tree as a whole, then a long poll of it from the next
-//! index on, one event an answer.
+//! etcd v2, in which Calico 2 and before stored everything: lists each tree as a whole, then long-polls it from the
+//! next index on, one event for each answer.
 //!
-//! etcd remembers a thousand events of the whole store. So that a quiet tree's poll is not from before all of them
-//! when it is begun again, the store's index is asked for now and then: a poll that stays silent past it has nothing
-//! older to tell.
+//! etcd keeps a thousand events of the whole store. The poll of a quiet tree must not be restarted from an index before
+//! all of them, so the store's index is requested periodically: a poll that stays silent beyond that index has nothing
+//! older to report.
 //!
-//! A directory that is deleted is one event, which names no key below it: so the keys that were told are remembered.
+//! The deletion of a directory is one event, which does not name the keys below it: therefore the reported keys are
+//! remembered.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -29,46 +30,47 @@ use crate::sources::backoff::jittered;
 use crate::sources::errors::within;
 use crate::sources::url::encoded;
 
-/// Trees of Calico's that are read.
+/// Number of Calico's trees that are read.
 const TREES: usize = 2;
-/// Longest answer to a long poll: a value of 1.5 MiB, and the one before.
+/// Maximum size in bytes of a long poll's answer: a value of 1.5 MiB, and the previous one.
 const EVENT_LIMIT: usize = 8 << 20;
-/// Longest answer to the question whether it lives.
+/// Maximum size in bytes of a health check's answer.
 const SMALL_LIMIT: usize = 64 << 10;
-/// Of so many such questions one is whether there is a leader, for that costs the cluster an entry of its log.
+/// One in this many checks is a health check, because that costs the cluster an entry in its log.
 const HEALTH_EACH: u32 = 20;
-/// What the member that was asked has for a poll is on its way by then.
+/// After this time, an event that the member already had has been sent to its poll.
 const SETTLES: Duration = Duration::from_millis(300);
-/// Asked for: a key of Calico's that is small or missing, within what may be read.
+/// The requested key: one of Calico's that is small or missing, within what may be read.
 const SMALL: &str = "/v2/keys/calico/ipam/v2/config";
-/// Which of the trees has the endpoints.
+/// The tree with the endpoints.
 const ENDPOINTS: usize = 0;
 
-/// What is asked for, for people.
+/// The requests, in errors.
 const LIST: &str = "a list";
 const WATCH: &str = "a watch";
 const ALIVE: &str = "the question whether it lives";
 
-/// What is read, and what of it was told.
+/// The trees that are read, and the keys that were reported.
 #[derive(Debug)]
 pub(super) struct Store {
     trees: [String; TREES],
-    /// Keys that were told.
+    /// The keys that were reported.
     known: BTreeSet<String>,
-    /// So many at most.
+    /// Maximum number of remembered keys.
     pub(super) most: usize,
 }
 
-/// Where what was told last ends.
+/// Where the last report ended.
 #[derive(Debug, Clone)]
 pub(super) struct Told {
     cluster: Option<HeaderValue>,
-    /// For each tree the index up to which all is told.
+    /// For each tree, the index up to which everything was reported.
     until: [u64; TREES],
 }
 
 impl Told {
-    /// Nothing came of a tree whose poll was open before and for long after: all there is of it until then is told.
+    /// For a tree whose poll was open before the index was requested and stayed silent long after: everything up to
+    /// that index was reported.
     fn reach(&mut self, index: &Index) {
         for (until, silent) in self.until.iter_mut().zip(index.silent) {
             if silent {
@@ -85,30 +87,31 @@ impl Told {
     }
 }
 
-/// A long poll of one of the trees, and the line that it was on.
+/// A long poll of one tree, and its connection.
 type Poll = Pin<Box<dyn Future<Output = (usize, Line, Result<Polled, EtcdError>)> + Send>>;
 type Polls = FuturesUnordered<Poll>;
 
-/// What a long poll has brought.
+/// The result of a long poll.
 struct Polled {
     event: Option<Event>,
     cluster: Option<HeaderValue>,
-    /// Everything up to there is known then.
+    /// Everything up to this index is then known.
     until: u64,
 }
 
-/// The store's index, as it was told to us. The answers to polls that were open then are waited for a moment longer,
-/// and until the next one is told before a poll begins behind it: what is still on its way then would never be told.
+/// The store's index, as received. Answers to polls that were open at that time are waited for a moment longer, and a
+/// poll resumes after the index only when the next one was received: an event still in flight would otherwise be
+/// missed.
 struct Index {
     asked: BootNs,
     now: u64,
     settled: Instant,
-    /// Of which trees no event has come since it was asked for.
+    /// For each tree, whether no event has arrived since the request.
     silent: [bool; TREES],
 }
 
 impl Store {
-    /// `node`: whose endpoints are of interest.
+    /// `node`: the node whose endpoints are read.
     pub(super) fn new(node: &str) -> Self {
         let trees = [
             format!("/calico/v1/host/{}/workload", encoded(node)),
@@ -141,7 +144,7 @@ impl reflector::Store for Store {
         reporter.began(began).await?;
         let mut told = Told { cluster: None, until: [0; TREES] };
         for (n, tree) in self.trees.iter().enumerate() {
-            // By the leader: a member that lags behind would tell what is long over.
+            // Through the leader (`quorum`): a member that lags behind would return outdated data.
             let path = format!("/v2/keys{tree}?recursive=true&quorum=true");
             let answer = within(LIST, pace.answer, line.get(LIST, &path)).await?;
             told.cluster = answer.cluster.clone();
@@ -154,7 +157,7 @@ impl reflector::Store for Store {
             let (entries, read) = tree::read(LIST, body);
             let known = &mut self.known;
             let take = async {
-                // Gone with this block: whoever reads for nobody ends.
+                // Dropped with this block, so that the parser ends when there is no consumer.
                 let mut entries = entries;
                 while let Some(leaves) = entries.next().await {
                     for leaf in leaves {
@@ -187,7 +190,7 @@ impl reflector::Store for Store {
         reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
         let pace = visit.pace;
-        // Before anything is said to be well: that is where it says that we were away for too long.
+        // Before the status is reported: this request fails if the index is too old.
         let mut polls = self.polls(visit, told).await?;
         let mut renew = Instant::now() + jittered(pace.poll);
         let mut next = Instant::now() + jittered(pace.alive);
@@ -197,7 +200,7 @@ impl reflector::Store for Store {
             reporter.well(&visit.about).await?;
             let settled = index.as_ref().map_or(next, |index| index.settled);
             let polled = tokio::select! {
-                // An event comes before what is concluded from there being none.
+                // `biased`: an event comes before the conclusion that there was none.
                 biased;
                 Some(polled) = polls.next() => polled,
                 () = tokio::time::sleep_until(settled), if index.is_some() => {
@@ -227,7 +230,7 @@ impl reflector::Store for Store {
             let (n, mut line, polled) = polled;
             let polled = polled?;
             told.same(polled.cluster.as_ref())?;
-            // Whatever came, it is asked anew from there.
+            // After any answer, the poll is repeated from there.
             for index in index.iter_mut().chain(&mut before) {
                 index.silent[n] = false;
             }
@@ -245,8 +248,8 @@ impl reflector::Store for Store {
 }
 
 impl Store {
-    /// One of each tree, from what was told last. Those that there were before can be hung up: they are begun again
-    /// from there.
+    /// Opens a poll for each tree, from the last report. Earlier polls can be dropped, because these resume from the
+    /// same index.
     async fn polls(&self, visit: &Visit, told: &Told) -> Result<Polls, EtcdError> {
         let polls = FuturesUnordered::new();
         for (n, tree) in self.trees.iter().enumerate() {
@@ -260,7 +263,7 @@ impl Store {
     fn hear<K: Keys>(&mut self, event: Event, reporter: &mut Reporter<K>) {
         let node = event.node;
         let is_gone = matches!(&*event.action.0, "delete" | "expire" | "compareAndDelete");
-        // A directory that is put anew is empty; an `update` changes no more than how long it lives.
+        // A directory that is set or created is empty; an `update` changes only its TTL.
         if is_gone || node.dir && matches!(&*event.action.0, "set" | "create") {
             let below = format!("{}/", node.key.trim_end_matches('/'));
             while let Some(key) = self.known.range(below.clone()..).next().cloned() {
@@ -275,7 +278,7 @@ impl Store {
             reporter.gone(node.key.as_bytes());
             self.known.remove(&node.key);
         } else if !node.dir {
-            // Of a key that is not remembered nobody would be told that it went with its directory.
+            // If a key were not remembered, its removal with its directory would not be reported.
             let is_new =
                 reporter::text(node.key.as_bytes()).is_some() && !self.known.contains(&node.key);
             if is_new && self.known.len() >= self.most {
@@ -289,7 +292,7 @@ impl Store {
     }
 }
 
-/// Waits for the next event of a tree. `head`: of the poll, which is open already.
+/// Waits for the next event of a tree. `head`: the response of the poll, which is already open.
 fn poll(n: usize, mut line: Line, head: Answer, until: u64, pace: Pace) -> Poll {
     Box::pin(async move {
         let polled = wait(head, until, pace).await;
@@ -300,7 +303,7 @@ fn poll(n: usize, mut line: Line, head: Answer, until: u64, pace: Pace) -> Poll 
     })
 }
 
-/// Begins a long poll: the head comes at once, the body with the event.
+/// Opens a long poll: the head arrives at once, the body with the event.
 async fn open(line: &mut Line, tree: &str, until: u64, pace: Pace) -> Result<Answer, EtcdError> {
     let path =
         format!("/v2/keys{tree}?wait=true&recursive=true&waitIndex={}", until.saturating_add(1));
@@ -318,7 +321,7 @@ async fn wait(mut answer: Answer, until: u64, pace: Pace) -> Result<Polled, Etcd
     let quiet = Polled { event: None, cluster: cluster.clone(), until: answer.index };
     let text = answer.whole(EVENT_LIMIT).await?;
     if text.is_empty() {
-        // A server that ends every poll at once is not to be asked without a pause.
+        // A server that ends every poll at once must not be asked without a pause.
         if began.elapsed() < pace.well {
             let why = "it ended at once".to_owned();
             return Err(EtcdError::Broken { what: WATCH, why });
@@ -334,7 +337,8 @@ async fn wait(mut answer: Answer, until: u64, pace: Pace) -> Result<Polled, Etcd
     Ok(Polled { event: Some(event), cluster, until })
 }
 
-/// Asks where the store is: a long poll says nothing for hours, of a server that hangs too.
+/// Requests the store's index. Also shows that the server is alive: a long poll may be silent for hours, even if the
+/// server hangs.
 async fn alive(line: &mut Line, told: &Told, pace: Pace) -> Result<Index, EtcdError> {
     let asked = clock::now();
     let mut answer = within(ALIVE, pace.answer, line.get(ALIVE, SMALL)).await?;
@@ -348,7 +352,7 @@ async fn alive(line: &mut Line, told: &Told, pace: Pace) -> Result<Index, EtcdEr
     Ok(Index { asked, now, settled: Instant::now() + SETTLES, silent: [true; TREES] })
 }
 
-/// Asks whether there is a leader.
+/// Checks that there is a leader.
 async fn health(line: &mut Line, pace: Pace) -> Result<(), EtcdError> {
     within(ALIVE, pace.answer, async {
         line.get(ALIVE, "/health").await?.whole(SMALL_LIMIT).await.map(drop)

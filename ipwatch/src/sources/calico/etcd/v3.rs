@@ -1,8 +1,8 @@
-//! etcd v3: everything by pages and at one revision, then a watch of the same from the next revision on.
+//! etcd v3: lists everything by pages at one revision, then watches from the next revision on.
 //!
-//! What is told last is remembered for each prefix, so that a broken watch goes on where it ended. What etcd has
-//! compacted meanwhile is listed again, and so is another cluster's, or one that was set back: its revisions say
-//! nothing about what was told.
+//! The last reported revision is remembered for each prefix, so that a watch resumes where it ended. Everything is
+//! listed again if etcd has compacted that revision, if it is another cluster, or if the cluster was restored to an
+//! earlier state: its revisions then mean nothing.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -25,37 +25,37 @@ use crate::clock;
 use crate::sources::backoff::jittered;
 use crate::sources::errors::{chain, within};
 
-/// What of Calico's is read. Beside the blocks lie the handles, one for each pod of the cluster: nobody asks for them,
-/// and for pools `pools` does.
+/// The prefixes that are read. The handles beside the blocks, one for each pod of the cluster, are never requested;
+/// `pools` reads the pools.
 pub(super) const PREFIXES: [&str; 2] =
     ["/calico/ipam/v2/assignment/", "/calico/resources/v3/projectcalico.org/workloadendpoints/"];
-/// Entries of one page, and of one where these are too large.
+/// Number of entries of a page, and of a smaller page if those are too large.
 const PAGE: i64 = 250;
 const SMALL_PAGE: i64 = 8;
-/// All that may come for one list, in bytes: keys and values.
+/// Maximum size in bytes of all keys and values of one list.
 const LIST_LIMIT: usize = 512 << 20;
 
-/// etcd looks every 100 ms for watches that begin in the past (`mvcc/watchable_store.go`, `syncWatchersLoop`).
+/// etcd checks every 100 ms for watches that begin in the past (`mvcc/watchable_store.go`, `syncWatchersLoop`).
 const SETTLES: Duration = Duration::from_millis(300);
 
-/// What is asked for, for people.
+/// The requests, in errors.
 const CONNECT: &str = "the connection";
 const LIST: &str = "a list";
 const WATCH: &str = "a watch";
 const ALIVE: &str = "the question whether it lives";
-/// Asked for then: a key that is not there, within what may be read.
+/// The key of the health check: one that does not exist, within what may be read.
 const SMALL: &str = PREFIXES[0];
 
-/// Nothing has to be remembered but where a watch goes on.
+/// Has no state: only the position of a watch must be remembered.
 #[derive(Debug)]
 pub(super) struct Store;
 
-/// Where what was told last ends.
+/// Where the last report ended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     cluster: u64,
-    /// For each prefix the first revision of which something may not have been told. That of an event is told again:
-    /// a transaction may have had more of them, and what is told twice does no harm.
+    /// For each prefix, the first revision of which something may not have been reported. The revision of an event is
+    /// reported again, because a transaction may contain several events, and a repeated report does no harm.
     from: [i64; PREFIXES.len()],
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
     let wrong = |error: &tonic::transport::Error| EtcdError::Setting(chain(error));
     let origin = dial.at.url().parse();
     let origin = origin.map_err(|_| EtcdError::Setting(format!("{}: no URL", dial.at.url())))?;
-    // The connection is made by us, TLS included: to tonic it is a plain one.
+    // Our connector handles TLS; for tonic it is a plain connection.
     let endpoint = Endpoint::from_shared(format!("http://{}", dial.at.authority()))
         .and_then(|endpoint| endpoint.user_agent(concat!("ipwatch/", env!("CARGO_PKG_VERSION"))))
         .map_err(|error| wrong(&error))?
@@ -114,7 +114,7 @@ pub(super) async fn connect(visit: &Visit) -> Result<Client, EtcdError> {
     .await
 }
 
-/// Everything, page by page, as it was at one moment.
+/// Lists everything, page by page, at one revision.
 async fn list<K: Keys>(
     client: &Client,
     pace: Pace,
@@ -157,11 +157,11 @@ async fn list<K: Keys>(
             let all = u64::try_from(page.count).unwrap_or_default();
             match page.kvs.last() {
                 Some(last) if taken == page.kvs.len() && page.more => {
-                    // The first key behind it.
+                    // The first key after it.
                     from = [last.key.as_slice(), b"\0"].concat();
                 }
                 _ => {
-                    // `count` is of all that were asked for, whatever the page's limit.
+                    // `count` includes all keys in the range, whatever the page's limit.
                     reporter.leave_out(all.saturating_sub(taken as u64));
                     break;
                 }
@@ -181,7 +181,7 @@ pub(super) async fn get(
     within(LIST, pace.list, client.range(LIST, asks)).await
 }
 
-/// What all pages are to be of.
+/// The revision that all pages must have.
 fn first(header: Option<&ResponseHeader>) -> Result<Told, EtcdError> {
     let header = header.filter(|header| header.revision > 0);
     let none = || EtcdError::Garbage { what: LIST, why: "a list without a revision".to_owned() };
@@ -189,22 +189,22 @@ fn first(header: Option<&ResponseHeader>) -> Result<Told, EtcdError> {
     Ok(Told { cluster: header.cluster_id, from: [header.revision + 1; PREFIXES.len()] })
 }
 
-/// The first key behind all that begin with it.
+/// The first key after all keys with this prefix.
 pub(super) fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
-    // A `/`, never 0xff.
+    // The last byte is `/`, never 0xff.
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
     end
 }
 
-/// What changes, until it breaks.
+/// Watches until it fails.
 struct Watch<'a> {
     visit: &'a Visit,
     told: &'a mut Told,
-    /// What the server calls the watches that it has begun, in the order of the prefixes: etcd answers in the order
-    /// in which it is asked.
+    /// The server's ids of the created watches, in the order of the prefixes: etcd answers in the order of the
+    /// requests.
     ids: Vec<i64>,
 }
 
@@ -218,13 +218,13 @@ impl Watch<'_> {
         let mut stream = within(WATCH, pace.answer, open(client, self.told)).await?;
         let mut next = Instant::now() + pace.answer;
         let (mut begun, mut well) = (false, false);
-        // When it was asked what it has answered since.
+        // The time of the last health check that was answered.
         let mut lived = None;
         loop {
             let message = tokio::select! {
                 biased;
                 message = stream.message(WATCH) => message?,
-                // Nothing more has come: what there was to say against it has been said.
+                // No further message has arrived, so there was no error.
                 () = std::future::ready(()), if well => {
                     reporter.well(&self.visit.about).await?;
                     well = false;
@@ -247,7 +247,7 @@ impl Watch<'_> {
             let ended = || EtcdError::Broken { what: WATCH, why: "the server ended it".to_owned() };
             self.hear(&message.ok_or_else(ended)?, reporter).await?;
             match (begun, self.ids.len() == PREFIXES.len()) {
-                // Of a watch from too long ago etcd says first that it has begun, and then that it ends.
+                // If the start revision is too old, etcd reports a watch first as created and then as cancelled.
                 (false, true) => (begun, next) = (true, Instant::now() + SETTLES),
                 (now, _) => well = now,
             }
@@ -286,7 +286,7 @@ impl Watch<'_> {
         };
         for event in &message.events {
             let Some(entry) = &event.kv else { continue };
-            // A deleted key has no version (`mvccpb.KeyValue`).
+            // A deleted key has version 0 (`mvccpb.KeyValue`).
             match entry.version {
                 0 => reporter.gone(&entry.key),
                 _ => reporter.put(&entry.key, &entry.value),
@@ -294,7 +294,7 @@ impl Watch<'_> {
             told.from[one] = told.from[one].max(entry.mod_revision);
         }
         if message.events.is_empty() {
-            // All until then has been told.
+            // Everything until then was reported.
             told.from[one] = told.from[one].max(revision + 1);
         }
         reporter.flush(clock::now()).await?;
@@ -302,7 +302,7 @@ impl Watch<'_> {
     }
 }
 
-/// One stream for all of them.
+/// Opens one stream for all prefixes.
 async fn open(client: &Client, told: &Told) -> Result<Watches, EtcdError> {
     let of = |(prefix, from): (&&str, &i64)| WatchCreateRequest {
         key: prefix.as_bytes().to_vec(),
@@ -314,7 +314,7 @@ async fn open(client: &Client, told: &Told) -> Result<Watches, EtcdError> {
     client.watch(WATCH, PREFIXES.iter().zip(&told.from).map(of).collect()).await
 }
 
-/// Asks for something small that needs a leader: a watch says nothing for hours, of a server that hangs too.
+/// Requests something small that needs a leader: a watch may be silent for hours, even if the server hangs.
 async fn alive(client: &Client, pace: Pace) -> Result<(), EtcdError> {
     let asks = RangeRequest { key: SMALL.into(), keys_only: true, ..RangeRequest::default() };
     within(ALIVE, pace.answer, client.range(ALIVE, asks)).await.map(drop)
