@@ -1,8 +1,8 @@
-//! The stores of IPAM plugins: which IPs are reserved, for whom, and out of which ranges.
+//! The stores of IPAM plugins: which IPs are reserved, for which containers, and from which ranges.
 //!
-//! Each kind of store is one file here and one [`Store`]; what follows files and turns their changes into
-//! facts is shared: `follow` (the events and the order of things), `gather` (many files at once), `known` (what
-//! was said before), `trouble` (files that say nothing). Everything is read only: no lock is taken and no file is written.
+//! Each kind of store is one file here and one [`Store`]. The rest is shared: `follow` (handles events), `gather`
+//! (reads many files), `known` (what was reported before), `trouble` (files that cannot be read). Everything is read
+//! only: no lock is taken and no file is written.
 
 #[doc(hidden)]
 pub mod aws;
@@ -39,26 +39,26 @@ use crate::fact::{Range, Reservation};
 use crate::reading::Readings;
 use crate::sources::{Emit, First};
 
-/// For the first dump of each store, before the first judgement is made without it.
+/// Time for the first dump of each store; after that the first judgement is made without it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// `[ipam]`: where the stores are.
+/// `[ipam]`: the paths of the stores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// CNI network configurations, which name host-local's ranges.
+    /// Directories of CNI network configurations, which contain host-local's ranges.
     pub conf_dirs: Vec<PathBuf>,
-    /// host-local: its directories, besides those that the configurations name.
+    /// host-local: its directories, in addition to those in the configurations.
     pub data_dirs: Vec<PathBuf>,
-    /// The AWS VPC CNI's file; those of further network cards lie beside it.
+    /// The AWS VPC CNI's file; those of further network cards are beside it.
     pub aws_checkpoint: PathBuf,
     /// Cilium's directory of endpoints.
     pub cilium_state: PathBuf,
-    /// dockerd's `data-root`, in which libnetwork's store is.
+    /// dockerd's `data-root`, which contains libnetwork's store.
     pub docker_data_root: PathBuf,
     /// Terway's directory.
     pub terway_dir: PathBuf,
-    /// The file in which podman keeps the IPs that it gave.
+    /// The file in which podman stores the IPs that it has assigned.
     pub netavark_db: PathBuf,
     /// The directory with the files of podman's networks.
     pub netavark_networks: PathBuf,
@@ -83,7 +83,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The first path that is none.
+    /// The first path that is not absolute.
     pub(crate) fn wrong_path(&self) -> Option<&Path> {
         let one = [
             &self.aws_checkpoint,
@@ -98,8 +98,8 @@ impl Settings {
     }
 }
 
-/// Reads every store, whole, and then follows it; those that are not there yet are waited for. To be called
-/// within the runtime of tokio.
+/// Reads every store completely and then follows it; stores that do not exist yet are waited for. Must be called within
+/// the tokio runtime.
 #[must_use]
 pub fn start(settings: &Settings, emit: &Emit, readings: &Readings) -> First {
     let (unheard, first) = First::new(PATIENCE);
@@ -109,7 +109,6 @@ pub fn start(settings: &Settings, emit: &Emit, readings: &Readings) -> First {
     first
 }
 
-/// Every kind of store there is.
 fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
     vec![
         Box::new(host_local::HostLocal::new(settings)),
@@ -121,31 +120,29 @@ fn stores(settings: &Settings) -> Vec<Box<dyn Store>> {
     ]
 }
 
-/// One kind of store.
 pub(crate) trait Store: Send + Sync + 'static {
-    /// Its name, and its source's.
+    /// Its name, and that of its source.
     fn name(&self) -> &'static str;
 
-    /// The directories whose files it is made of, as they are to be now; asked again whenever everything
-    /// is read anew.
+    /// The directories that contain its files. Called again whenever everything is read again.
     fn directories(&self) -> Vec<Directory>;
 
-    /// Whether this file of such a directory is a part of the store. Looks at the name alone.
+    /// Whether this file in such a directory is a part of the store. Decides by the name only.
     fn is_part(&self, path: &Path) -> bool;
 
-    /// The name under which what this part says is kept. Files of which their owner reads only one share a name, which
-    /// need not be that of a file that is there.
+    /// The name under which the content of this file is remembered. Several files of which their owner reads only one
+    /// have the same unit, which need not be an existing file.
     fn unit(&self, path: &Path) -> PathBuf {
         path.to_owned()
     }
 
-    /// What the unit of this name says: all of it, each time.
+    /// Reads the complete content of the unit with this name.
     ///
     /// # Errors
-    /// It says nothing that can be relied upon. What it said before stands.
+    /// Its content cannot be relied upon. What was reported of it before stays valid.
     fn read(&self, path: &Path) -> Result<Content, Trouble>;
 
-    /// The same, where the directory that the file is in is open. For stores with tens of thousands of files.
+    /// The same, if the file's directory is open. For stores with tens of thousands of files.
     ///
     /// # Errors
     /// As [`Store::read`].
@@ -154,20 +151,20 @@ pub(crate) trait Store: Send + Sync + 'static {
         self.read(path)
     }
 
-    /// The IP that this file keeps from being handed out even when it says nothing.
+    /// The IP that this file blocks even if its content cannot be read.
     fn takes(&self, path: &Path) -> Option<IpAddr> {
         let _ = path;
         None
     }
 
-    /// Whether this directory shows, by being there, that the store is in use.
+    /// Whether the existence of this directory shows that the store is in use.
     fn shows_use(&self, directory: &Directory) -> bool {
         let _ = directory;
         true
     }
 
-    /// Whether the directories, or what other files say, hang on this entry, which need be no part: when it
-    /// changes, everything is read anew.
+    /// Whether the directories, or the content of other files, depend on this entry, which need not be a part of the
+    /// store: when it changes, everything is read again.
     fn governs(&self, path: &Path) -> bool {
         let _ = path;
         false
@@ -178,18 +175,18 @@ pub(crate) trait Store: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
-    /// The files are in the directories below it (one level), which come and go.
+    /// The files are in its subdirectories (one level), which come and go.
     pub(crate) nested: bool,
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Content {
     pub(crate) reservations: Vec<Reservation>,
     pub(crate) ranges: Vec<Range>,
 }
 
-/// All of a file that is no longer than `limit`. `effect`: what its owner makes of one that cannot be read.
+/// Reads a whole file of at most `limit` bytes. `effect`: the consequence for its owner if it cannot be read.
 pub(crate) fn read_whole(
     path: &Path,
     limit: usize,
@@ -198,7 +195,7 @@ pub(crate) fn read_whole(
     whole(bounded::read_regular(path, limit), limit, effect)
 }
 
-/// What was read of a file, if it is all of it.
+/// Turns a truncated or failed read into an error.
 fn whole(
     read: io::Result<Bytes>,
     limit: usize,
@@ -208,7 +205,7 @@ fn whole(
     if read.truncated { Err(too_long(limit, effect)) } else { Ok(read) }
 }
 
-/// Why a file was not read.
+/// The error for a failed read.
 fn unread(error: &io::Error, effect: Option<&'static str>) -> Trouble {
     match error.kind() {
         io::ErrorKind::NotFound => Trouble::Gone,
@@ -222,21 +219,21 @@ fn too_long(limit: usize, effect: Option<&'static str>) -> Trouble {
     Trouble::Unreadable { reason: format!("longer than {limit} bytes"), effect }
 }
 
-/// Why a file says nothing.
+/// Why a file could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// It went away while it was looked at.
+    /// It was removed while it was read.
     #[error("it is gone")]
     Gone,
-    /// Its owner is writing it: it is to be read again soon.
+    /// Its owner is writing it: it must be read again soon.
     #[error("it is being written: {0}")]
     Busy(String),
-    /// It is not what this store writes.
+    /// It does not have this store's format.
     #[error("{reason}")]
     Unreadable {
         /// What is wrong with it.
         reason: String,
-        /// What its owner makes of that.
+        /// The consequence for its owner.
         effect: Option<&'static str>,
     },
 }

@@ -1,8 +1,8 @@
-//! The AWS VPC CNI's checkpoint: a JSON file for each network card, in which ipamd keeps what it has
-//! handed out. It is replaced by a rename (amazon-vpc-cni-k8s/pkg/ipamd/datastore/checkpoint.go).
+//! The AWS VPC CNI's checkpoint: a JSON file for each network card, in which ipamd stores its allocations. It is
+//! replaced by a rename (amazon-vpc-cni-k8s/pkg/ipamd/datastore/checkpoint.go).
 //!
-//! Nothing is read but the version and, of each allocation, the network, the container's id, the IPs, the
-//! time, and the pod's namespace and name.
+//! Only the version is read, and of each allocation the network, the container's id, the IPs, the time, and the pod's
+//! namespace and name.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use super::{Content, Directory, Settings, Store, Trouble, read_whole};
 use crate::fact::{PodName, Reservation, store};
 use crate::sources::json::{self, Few, Name};
 
-/// Its name as a store.
+/// Name of the store.
 const NAME: &str = store::AWS_VPC_CNI;
 
-/// Longest file that is read. An allocation takes some 300 bytes, and a node has at most some hundred.
+/// Maximum number of bytes read. An allocation takes about 300 bytes, and a node has at most some hundred.
 const LONGEST: usize = 8 << 20;
 
 /// The version of the format.
 const VERSION: &str = "vpc-cni-ipam/1";
 
-/// What ipamd writes for an interface that it does not know (`backfillNetworkIface`, pkg/ipamd/datastore).
+/// The interface name that ipamd writes if it does not know the interface (`backfillNetworkIface`,
+/// pkg/ipamd/datastore).
 const UNKNOWN: &str = "unknown";
 
-/// What ipamd makes of a file that it does not understand (`ReadBackingStore`).
+/// The consequence if ipamd cannot parse the file (`ReadBackingStore`).
 const NO_START: &str = "ipamd works on from memory, but will not start again: then no pod on this node gets \
                         an IP until the file is whole or the node is rebooted";
 
-/// The store.
 pub(super) struct Aws {
     checkpoint: PathBuf,
 }
@@ -50,7 +50,7 @@ impl Store for Aws {
         vec![Directory { path: directory.to_owned(), nested: false }]
     }
 
-    /// The file itself, or that of a further card: `ipam-nic-1.json`, beside `ipam.json` and beside `ipam`.
+    /// The file itself, or that of a further card: `ipam-nic-1.json`, beside `ipam.json` or `ipam`.
     fn is_part(&self, path: &Path) -> bool {
         if path.file_name() == self.checkpoint.file_name() {
             return true;
@@ -73,7 +73,7 @@ impl Store for Aws {
     }
 }
 
-/// What a checkpoint says that lies at `path`.
+/// Parses a checkpoint at `path`.
 ///
 /// # Errors
 /// What is wrong with it.

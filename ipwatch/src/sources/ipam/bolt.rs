@@ -1,10 +1,9 @@
-//! Reading bolt files, in which libnetwork, Terway and podman keep their reservations.
+//! Reads bolt files, in which libnetwork, Terway and podman store their reservations.
 //!
-//! A reader of our own: the crates that there are (`bbolt-rs`, `nut`) take the file's lock, which its
-//! owner holds as long as it runs, and map a file that others write. This one takes no lock, copies the
-//! file and reads the copy. Bolt never writes a page that the newest transaction uses (`bbolt`, `tx.go`
-//! and `freelist.go`: pages are reused from the second commit after they were given up), so a copy is
-//! whole when the newest transaction is the same before it and after it.
+//! The existing crates (`bbolt-rs`, `nut`) take the file's lock, which its owner holds as long as it runs, and map a
+//! file that others write. This reader takes no lock, copies the file and reads the copy. Bolt never writes a page that
+//! the newest transaction uses (`bbolt`, `tx.go` and `freelist.go`: pages are reused from the second commit after they
+//! were freed), so a copy is consistent if the newest transaction is the same before and after it.
 
 mod page;
 mod walk;
@@ -19,23 +18,23 @@ pub(crate) use self::walk::Entry;
 use super::{Content, Directory, Store, Trouble};
 use crate::bounded;
 
-/// Largest file that is read. A node's reservations are some hundred kilobytes.
+/// Maximum size in bytes of a file. A node's reservations take some hundred kilobytes.
 const LARGEST: usize = 64 << 20;
 
-/// How often the file is copied anew while its owner commits.
+/// How often the file is copied if its owner commits meanwhile.
 const TRIES: usize = 3;
 
 /// A store that is one bolt file.
 pub(super) struct BoltStore {
-    /// The store's name, and its source's.
+    /// Name of the store and of its source.
     pub(super) name: &'static str,
-    /// Where the file is.
+    /// Directory of the file.
     pub(super) dir: PathBuf,
-    /// Its name.
+    /// Name of the file.
     pub(super) file: &'static str,
-    /// What its owner makes of a file that is none, or a damaged one.
+    /// The consequence for its owner if the file is damaged or not a bolt file.
     pub(super) effect: &'static str,
-    /// What a file says.
+    /// Parses the content.
     pub(super) content: fn(&Snapshot, &Path) -> Result<Content, Trouble>,
 }
 
@@ -61,12 +60,12 @@ impl Store for BoltStore {
 pub(crate) struct Snapshot {
     bytes: Vec<u8>,
     meta: Meta,
-    /// What its owner makes of a damaged file.
+    /// The consequence for its owner if the file is damaged.
     effect: &'static str,
 }
 
 impl Snapshot {
-    /// Copies the file. `effect`: what its owner makes of one that is no bolt file, or a damaged one.
+    /// Copies the file. `effect`: the consequence for its owner if the file is damaged or not a bolt file.
     pub(crate) fn take(path: &Path, effect: &'static str) -> Result<Self, Trouble> {
         let told = |error: &io::Error| match error.kind() {
             io::ErrorKind::NotFound => Trouble::Gone,
@@ -76,7 +75,7 @@ impl Snapshot {
         for _ in 0..TRIES {
             let bytes = copy(&mut file).map_err(|error| told(&error))?;
             if bytes.is_empty() {
-                // As bolt makes it, a moment before it writes the first pages.
+                // Bolt creates an empty file and then writes its first pages.
                 return Err(Trouble::Busy("it is empty".to_owned()));
             }
             let snapshot = Self::parse(bytes, effect)?;
@@ -88,7 +87,7 @@ impl Snapshot {
         Err(Trouble::Busy("its owner commits faster than it can be copied".to_owned()))
     }
 
-    /// The content of a file.
+    /// Checks the content of a file.
     pub(crate) fn parse(bytes: Vec<u8>, effect: &'static str) -> Result<Self, Trouble> {
         let meta =
             if bytes.len() > LARGEST { Err(Malformed::TooLarge) } else { Meta::newest(&bytes) };
@@ -96,7 +95,7 @@ impl Snapshot {
         Ok(Self { bytes, meta, effect })
     }
 
-    /// Everything in it, in no order: each value and each bucket.
+    /// Passes each value and each bucket in the file to `each`, in no particular order.
     pub(crate) fn entries<'a>(
         &'a self,
         mut each: impl FnMut(&Entry<'_, 'a>) -> Result<(), Trouble>,
@@ -108,7 +107,7 @@ impl Snapshot {
         })
     }
 
-    /// The values of one bucket at the top, which must be there: its owner makes it with its first
+    /// Passes the values of one top-level bucket to `each`. The bucket must exist: its owner creates it in its first
     /// transaction.
     pub(crate) fn values<'a>(
         &'a self,
@@ -131,7 +130,7 @@ impl Snapshot {
 
 /// Why a walk ended early.
 enum Stop {
-    /// The file.
+    /// The file is damaged.
     Damaged(Malformed),
     Told(Trouble),
 }
@@ -149,12 +148,12 @@ fn malformed(error: &Malformed, effect: &'static str) -> Trouble {
 fn copy(file: &mut File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind()?;
-    // From its beginning to its end: the transaction is read before the pages that it uses.
+    // Read from start to end: the transaction is read before the pages that it uses.
     file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// As much of it as tells of its transactions.
+/// Reads the beginning of the file, which contains its transactions.
 fn head(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 2 * LARGEST_PAGE];
     let mut filled = 0;

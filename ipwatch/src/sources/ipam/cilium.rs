@@ -1,9 +1,10 @@
-//! Cilium's endpoint state: a directory for each endpoint, in which the agent keeps what it needs to restore
-//! it (`serializableEndpoint`, pkg/endpoint/restore.go): `ep_config.json`, before that a base64 comment in `ep_config.h`
-//! (1.8 and newer), and before that in `lxc_config.h`. During an upgrade several are there, and only the newest counts.
+//! Cilium's endpoint state: a directory for each endpoint, in which the agent stores what it needs to restore the
+//! endpoint (`serializableEndpoint`, pkg/endpoint/restore.go): `ep_config.json`, in older versions a base64 comment in
+//! `ep_config.h` (1.8 and newer), and before that in `lxc_config.h`. During an upgrade several of them exist, and only
+//! the newest format counts.
 //!
-//! Nothing is read but the endpoint's id, the container's, the IPs, the interface in the container, and the pod's
-//! namespace, name and uid. The `IfName` in there is the host's end and none of the container's.
+//! Only the endpoint's id, the container's id, the IPs, the interface in the container, and the pod's namespace, name
+//! and uid are read. `IfName` is the host's end, not that in the container.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,28 +18,27 @@ use crate::fact::{PodName, Reservation, store};
 use crate::reading;
 use crate::sources::json::{self, Name};
 
-/// Its name as a store.
+/// Name of the store.
 const NAME: &str = store::CILIUM;
 
-/// Longest file that is read. The DNS history of an endpoint can make it some hundred kilobytes.
+/// Maximum number of bytes read. The DNS history of an endpoint can make a file some hundred kilobytes long.
 const LONGEST: usize = 4 << 20;
 
-/// The comment in which the older shape keeps its JSON, the version in between.
+/// Start of the comment that contains the JSON in the older formats; a version follows it.
 const MARK: &str = "CILIUM_BASE64_";
 
-/// The shapes, the newest first: of those that are there an agent reads the first. The third became a symlink to the
-/// second in 1.11.
+/// The file names of the formats, the newest first; an agent reads the first that exists. The third became a symlink to
+/// the second in 1.11.
 const FILES: [&str; 3] = ["ep_config.json", "ep_config.h", "lxc_config.h"];
 
-/// Directories of an endpoint that is being built or could not be. An agent that restarts takes them for the
-/// endpoint's if there is no other (`partitionEPDirNamesByRestoreStatus`).
+/// Suffixes of directories of an endpoint that is being built, or whose build failed. A restarted agent uses them if
+/// the endpoint has no other directory (`partitionEPDirNamesByRestoreStatus`).
 const UNFINISHED: [&str; 2] = ["_next", "_next_fail"];
 
-/// What an agent makes of a file that it cannot read (pkg/endpoint/restore.go).
+/// The consequence if an agent cannot read a file (pkg/endpoint/restore.go).
 const NOT_RESTORED: &str = "an agent that restarts does not restore this endpoint: its pod loses its \
                             network, and its IP counts as free";
 
-/// The store.
 pub(super) struct Cilium {
     state: PathBuf,
 }
@@ -58,7 +58,7 @@ impl Store for Cilium {
         vec![Directory { path: self.state.clone(), nested: true }]
     }
 
-    /// Endpoints have numbers, as in `42` and `42_next`; `templates` is none.
+    /// Directories of endpoints have numbers, such as `42` and `42_next`; `templates` is not one.
     fn is_part(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         let above = path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
@@ -67,7 +67,7 @@ impl Store for Cilium {
         number && name.is_some_and(|name| FILES.contains(&name))
     }
 
-    /// All shapes name the same endpoint.
+    /// All formats belong to the same endpoint.
     fn unit(&self, path: &Path) -> PathBuf {
         path.with_file_name(FILES[0])
     }
@@ -97,12 +97,12 @@ impl Store for Cilium {
     }
 }
 
-/// The name of the endpoint's own directory, if this is that of one that is unfinished.
+/// The name of the endpoint's own directory, if this is an unfinished one.
 fn finished(name: &str) -> Option<&str> {
     UNFINISHED.iter().find_map(|suffix| name.strip_suffix(suffix))
 }
 
-/// What an `ep_config.h` says of the endpoint whose state is in `directory`.
+/// Parses the `ep_config.h` of the endpoint whose state is in `directory`.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -119,7 +119,7 @@ pub fn parse_header(bytes: &[u8], directory: &str) -> Result<Vec<Reservation>, S
     parse(&decoded, directory)
 }
 
-/// What an `ep_config.json` says of the endpoint whose state is in `directory`.
+/// Parses the `ep_config.json` of the endpoint whose state is in `directory`.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,5 +1,5 @@
-//! CNI network configurations: which networks host-local serves, out of which ranges, and where it keeps
-//! their reservations.
+//! CNI network configurations: which networks host-local serves, from which ranges, and where it stores their
+//! reservations.
 //!
 //! They carry whatever a plugin wants to be told, credentials among it. Nothing is read but the names and
 //! types of networks and plugins, `ipam.{type, dataDir, subnet, rangeStart, rangeEnd, gateway, ranges}` and the same of
@@ -18,45 +18,44 @@ use crate::fact::{Range, RangePart};
 use crate::reading;
 use crate::sources::json::{self, Few, Name};
 
-/// Longest configuration that is read. A conflist is some kilobytes.
+/// Maximum number of bytes read. A conflist has a few kilobytes.
 const LONGEST: usize = 256 * 1024;
 
-/// Configurations in one directory.
+/// Maximum number of configurations in one directory.
 const MOST: usize = 256;
 
-/// Where flanneld leaves the node's subnet.
+/// The file in which flanneld writes the node's subnet.
 const FLANNEL: &str = "/run/flannel/subnet.env";
 
-/// What kubelet and its runtime make of a configuration that cannot be read.
+/// The consequence if a configuration cannot be read by kubelet and its runtime.
 const SKIPPED: &str = "the runtime passes over this network; without another one the node is not ready and \
                        no pod starts";
 
-/// What host-local makes of a range that it cannot use.
+/// The consequence if host-local cannot use a range.
 const REFUSED: &str = "host-local refuses every ADD to this network";
 
-/// Whether libcni takes a file of this name for a configuration.
+/// Whether libcni treats a file with this name as a configuration.
 pub(super) fn is_config(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("conf" | "conflist" | "json"))
 }
 
-/// Whether what the configurations are links to hangs on an entry of this name: a projected volume is changed
-/// by replacing it.
+/// Whether this entry is what links to configurations point through: a projected volume is changed by replacing it.
 pub(super) fn is_behind(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == "..data")
 }
 
-/// What the configurations of some directories name besides networks.
+/// What configurations refer to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Named {
-    /// The directories where host-local keeps reservations.
+    /// The directories in which host-local stores reservations.
     pub(super) data_dirs: Vec<PathBuf>,
     /// Files with flannel's subnets.
     pub(super) subnet_files: Vec<PathBuf>,
 }
 
-/// What the configurations in these directories name. Those that cannot be read name nothing: that is told
-/// of when they are read for themselves.
+/// What the configurations in these directories refer to. Configurations that cannot be read are skipped; they are
+/// reported when they are read as files of the store.
 pub(super) fn named(directories: &[PathBuf]) -> Named {
     let mut named = Named::default();
     let files = directories.iter().flat_map(|directory| entries(directory).unwrap_or_default());
@@ -75,14 +74,14 @@ pub(super) fn named(directories: &[PathBuf]) -> Named {
     named
 }
 
-/// What is in a directory of configurations.
+/// The entries of a directory.
 fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let _reading = reading::path(directory)?;
     let entries = std::fs::read_dir(directory)?;
     Ok(entries.take(16 * MOST).flatten().map(|entry| entry.path()).collect())
 }
 
-/// The ranges of a configuration.
+/// The ranges in a configuration.
 pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trouble> {
     let mut ranges: BTreeMap<String, Range> = BTreeMap::new();
     for network in read_networks(path)? {
@@ -104,7 +103,7 @@ pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trou
             },
             sets: Vec::new(),
         };
-        // A pod gets an IP from each plugin of the list that hands some out.
+        // A pod gets an IP from each plugin in the list that assigns some.
         ranges.entry(network.name.clone()).or_insert_with(new).sets.extend(sets);
     }
     Ok(ranges.into_values().collect())
@@ -112,8 +111,8 @@ pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trou
 
 fn read_networks(path: &Path) -> Result<Vec<Network>, Trouble> {
     let unreadable = |reason: String, effect| Trouble::Unreadable { reason, effect: Some(effect) };
-    // libcni follows links, which some systems and every projected volume put here; who may write in this
-    // directory may run what he likes as root.
+    // libcni follows links, which some systems and every projected volume use here; whoever can write to this directory
+    // can run anything as root anyway.
     let read = whole(bounded::read_linked(path, LONGEST), LONGEST, None)?;
     parse(&read.bytes).map_err(|wrong| match wrong {
         Wrong::Json(_) => unreadable(wrong.to_string(), SKIPPED),
@@ -121,33 +120,33 @@ fn read_networks(path: &Path) -> Result<Vec<Network>, Trouble> {
     })
 }
 
-/// Why a configuration says nothing.
+/// Why a configuration cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// It is no configuration.
+    /// It cannot be parsed as a configuration.
     #[error("{0}")]
     Json(String),
-    /// host-local can hand nothing out of it.
+    /// host-local cannot allocate from it.
     #[error("{0}")]
     Range(String),
 }
 
-/// One network that host-local serves.
+/// A network that host-local serves.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Network {
     pub name: String,
-    /// Where the reservations are, unless in host-local's default place.
+    /// The directory of the reservations, if not host-local's default.
     pub data_dir: Option<PathBuf>,
-    /// What it hands out, unless flannel knows.
+    /// Its ranges, unless they are flannel's.
     pub sets: Vec<Vec<RangePart>>,
-    /// Where flannel says what it hands out.
+    /// The file with flannel's subnet.
     pub subnet_file: Option<PathBuf>,
 }
 
-/// The networks of a configuration that host-local serves.
+/// The networks in a configuration that host-local serves.
 ///
 /// # Errors
-/// It is no configuration, or has a range that cannot be.
+/// It cannot be parsed, or has an invalid range.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Network>, Wrong> {
     let config: Config = json::parse(bytes).map_err(|error| Wrong::Json(error.to_string()))?;
     let mut networks = Vec::new();
@@ -155,8 +154,8 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Network>, Wrong> {
     Ok(networks)
 }
 
-/// A network with a list of plugins, a network with one plugin, or a plugin: Go's libcni tells them apart
-/// by the file's name and by where they stand, and they share no key with two meanings.
+/// A network with a list of plugins, a network with one plugin, or a plugin. Go's libcni distinguishes them by the
+/// file's name and by their position; no key has two meanings.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Config {
@@ -193,7 +192,7 @@ impl Config {
             plugin.networks(name, into)?;
         }
         let Some(Name(name)) = name else { return Ok(()) };
-        // The name becomes a directory's.
+        // The name is used as a directory name.
         if name.is_empty() || name.contains('/') || name == "." || name == ".." {
             return Ok(());
         }
@@ -235,7 +234,7 @@ impl Ipam {
         let sets = single.into_iter().chain(ranges.0.into_iter().map(|Few(set)| set));
         let mut all = Vec::new();
         for set in sets.filter(|set| !set.is_empty()) {
-            // Where the API server says which subnet is this node's, nothing here does.
+            // If this node's subnet comes from the API server, it is unknown here.
             if set.iter().any(Written::is_told_elsewhere) {
                 return Ok(Vec::new());
             }

@@ -1,4 +1,4 @@
-//! What the stores in bolt files have in common: JSON of which little is kept, and the names of entries.
+//! Shared by the stores in bolt files: parsing JSON of which little is kept, and the keys of entries.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use super::Trouble;
 use crate::escape;
 use crate::sources::json::{self, LONGEST_NAME, Name};
 
-/// Entries that are kept of one file: twice a node's whole /16.
+/// Maximum number of entries kept of one file: twice a node's whole /16.
 const MOST: usize = 1 << 17;
 
-/// What it says, where it says something.
+/// The text, if it is not empty.
 pub(super) fn text(name: Option<&Name>) -> Option<String> {
     name.map(|Name(text)| text).filter(|text| !text.is_empty()).cloned()
 }
 
-/// One JSON document of a file.
+/// Parses one JSON document of a file.
 pub(super) fn parse<T: DeserializeOwned>(json: &[u8], key: &str) -> Result<T, Trouble> {
     json::parse(json).map_err(|error| {
         let key: String = key.chars().take(LONGEST_NAME).collect();
@@ -25,7 +25,7 @@ pub(super) fn parse<T: DeserializeOwned>(json: &[u8], key: &str) -> Result<T, Tr
     })
 }
 
-/// Fails when a file has more entries than are kept.
+/// Fails if a file has more entries than the limit.
 pub(super) fn room_for_one_more(entries: usize) -> Result<(), Trouble> {
     if entries < MOST {
         return Ok(());
@@ -33,7 +33,7 @@ pub(super) fn room_for_one_more(entries: usize) -> Result<(), Trouble> {
     Err(Trouble::Unreadable { reason: format!("more than {MOST} entries"), effect: None })
 }
 
-/// The name of an entry in a file: the file's path, and what leads to the entry.
+/// The key of an entry in a file: the file's path, and the path to the entry.
 pub(super) fn key(path: &Path, words: &[&str]) -> String {
     std::iter::once(&*path.to_string_lossy())
         .chain(words.iter().copied())

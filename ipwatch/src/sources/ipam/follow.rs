@@ -1,4 +1,4 @@
-//! Following the files of a store by inotify, and telling what changes.
+//! Follows the files of a store by inotify, and reports changes.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -23,8 +23,8 @@ use crate::sources::inotify::{Event, Watches};
 use crate::sources::session::Standing;
 use crate::sources::{Closed, Emit, Unheard};
 
-/// A file is read as soon as it is there, and again as it changes: who is told of a reservation when its
-/// writer has closed the file is told later than need be, and some writers never close theirs.
+/// A file is read as soon as it exists, and again when it changes: waiting until its writer closes it would delay the
+/// report of a reservation, and some writers never close their file.
 const FILES: WatchMask = WatchMask::CREATE
     .union(WatchMask::MODIFY)
     .union(WatchMask::CLOSE_WRITE)
@@ -32,16 +32,17 @@ const FILES: WatchMask = WatchMask::CREATE
     .union(WatchMask::MOVED_FROM)
     .union(WatchMask::DELETE);
 
-/// Directories below a nested one.
+/// Maximum number of subdirectories of a nested directory.
 const MOST_DIRECTORIES: usize = 4_096;
 
-/// Entries of one directory.
+/// Maximum number of entries of one directory.
 const MOST_ENTRIES: usize = 262_144;
 
-/// How long a directory must be gone before its files are: some stores replace one by two renames.
+/// Nanoseconds that a directory must be missing before its files count as gone: some stores replace a directory by two
+/// renames.
 const GONE_AFTER: u64 = 200_000_000;
 
-/// Follows a store until the daemon goes down. Lets go of `first` when the store was read, or could not be.
+/// Follows a store until the daemon shuts down. Releases `first` when the store was read, or could not be.
 pub(super) async fn run(store: Box<dyn Store>, emit: Emit, readings: Readings, first: Unheard) {
     let store: Arc<dyn Store> = Arc::from(store);
     let name = store.name();
@@ -55,20 +56,20 @@ struct Follower {
     watches: Option<Watches>,
     /// The store's directories, as they are watched.
     roots: Vec<Directory>,
-    /// One of them shows that the store is in use.
+    /// Whether one of them shows that the store is in use.
     in_place: bool,
     known: Known,
     troubles: Troubles,
-    /// Directories that are gone, and when that is believed.
+    /// Missing directories, and when they count as gone.
     leaving: BTreeMap<PathBuf, BootNs>,
-    /// The watches are new: everything is to be read.
+    /// The watches are new: everything must be read.
     anew: bool,
-    /// A complete dump was told.
+    /// Whether a complete dump was reported.
     whole: bool,
     standing: Standing,
 }
 
-/// What events ask for.
+/// What must be done for the events that were read.
 #[derive(Default)]
 struct Asked {
     anew: bool,
@@ -76,13 +77,12 @@ struct Asked {
     directories: BTreeSet<PathBuf>,
 }
 
-/// How a directory was found.
 enum Listed {
     There(Open),
     Absent,
 }
 
-/// A directory that is open, and what is in it: nobody can put another one in its place.
+/// An open directory and its entries; the fd prevents that another directory takes its place.
 struct Open {
     fd: OwnedFd,
     entries: Vec<(OsString, FileType)>,
@@ -147,7 +147,7 @@ impl FileFollower for Follower {
 }
 
 impl Follower {
-    /// What some of the events ask for, and whether there may be more.
+    /// Reads some of the events. Returns what they require, and whether there may be more.
     fn events(&mut self) -> io::Result<(Asked, bool)> {
         let mut asked = Asked::default();
         let Some(watches) = &mut self.watches else { return Ok((asked, false)) };
@@ -188,7 +188,7 @@ impl Follower {
         self.settle()
     }
 
-    /// Looks at what was in trouble, and at what seemed to be gone.
+    /// Checks files that could not be read, and directories that were missing.
     fn look_again(&mut self) -> Result<(), Stopped> {
         let now = clock::now();
         let mut asked = Asked::default();
@@ -221,7 +221,7 @@ impl Follower {
         self.roots.iter().any(|root| root.nested && path.parent() == Some(&root.path))
     }
 
-    /// What follows from anything that was read.
+    /// What must be done after anything was read.
     fn settle(&mut self) -> Result<(), Stopped> {
         self.known.tell_ranges(&mut self.out)?;
         let mended = !self.whole && self.troubles.is_empty() && self.leaving.is_empty();
@@ -234,7 +234,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Watches and reads everything anew. A dump tells it all, and else what has changed is told.
+    /// Watches and reads everything again. A dump reports everything; otherwise only changes are reported.
     fn scan(&mut self, dump: bool) -> Result<(), Stopped> {
         let dump = dump || !self.whole;
         let began = clock::now();
@@ -316,7 +316,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Watches and reads a directory below a nested one.
+    /// Watches and reads a subdirectory of a nested directory.
     fn scan_below(&mut self, path: &Path, dump: bool, at: BootNs) -> Result<(), Stopped> {
         if let Some(watches) = &mut self.watches {
             may_look(followed(path, |path| watches.follow_below(path).map(|_| ())))?;
@@ -336,14 +336,14 @@ impl Follower {
     }
 
     fn directory_changed(&mut self, path: &Path) -> Result<(), Stopped> {
-        // The watch may be on one that has moved away.
+        // The watch may be on a directory that was moved away.
         if let Some(watches) = &mut self.watches {
             watches.forget(path);
         }
         self.scan_below(path, false, clock::now())
     }
 
-    /// It is gone, or about to be replaced.
+    /// The directory is gone, or about to be replaced.
     fn directory_absent(&mut self, path: &Path) {
         self.leaving.entry(path.to_owned()).or_insert_with(|| clock::now().plus(GONE_AFTER));
     }
@@ -357,7 +357,7 @@ impl Follower {
         Ok(())
     }
 
-    /// What its files said stands.
+    /// What was reported of its files stays valid.
     fn unlisted(&mut self, path: &Path, error: &io::Error) -> Result<(), Stopped> {
         let trouble = Trouble::Unreadable { reason: error.to_string(), effect: None };
         self.troubles.note(path, &trouble, None, clock::now(), &mut self.out)?;
@@ -378,7 +378,7 @@ impl Follower {
         let mut paths: Vec<PathBuf> = units.collect();
         paths.sort_unstable();
         paths.dedup();
-        // The first time there is nothing to be missed.
+        // Computed only if needed: at the first read no file can be missing.
         let there: LazyCell<HashSet<&OsStr>, _> =
             LazyCell::new(|| paths.iter().filter_map(|path| path.file_name()).collect());
         self.known.gone_but(directory, |name| there.contains(name), &mut self.out)?;
@@ -390,7 +390,7 @@ impl Follower {
         gather::each(&*store, open.fd.as_fd(), &paths, |path, said| self.says(path, said, dump, at))
     }
 
-    /// Reads one file, or finds it gone.
+    /// Reads one file, or reports that it is gone.
     fn file(&mut self, path: &Path, all: bool, at: BootNs) -> Result<(), Stopped> {
         let said = self.store.read(path);
         self.says(path, said, all, at)
@@ -412,7 +412,7 @@ impl Follower {
                 self.troubles.clear(path, &mut self.out)?;
                 self.known.gone(path, &mut self.out)?;
             }
-            // What it said before stands.
+            // What was reported of it stays valid.
             Err(trouble) => {
                 let takes = self.store.takes(path);
                 self.troubles.note(path, &trouble, takes, clock::now(), &mut self.out)?;
@@ -425,7 +425,7 @@ impl Follower {
         self.in_place || !self.known.is_empty() || self.troubles.summary().is_some()
     }
 
-    /// Tells how the source stands, when that has changed. A store that is not in use is no source.
+    /// Reports the status of the source, if it has changed. A store that is not in use is not a source.
     fn tell_state(&mut self) -> Result<(), Closed> {
         let name = self.store.name();
         if !self.is_in_use() {
@@ -447,14 +447,14 @@ impl Follower {
     }
 }
 
-/// Watches a directory, if that does not hang.
+/// Watches a directory, unless it hangs.
 fn followed(path: &Path, follow: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let _reading = reading::path(path)?;
     follow(path)
 }
 
-/// A directory that may not be watched, or does not answer, may not be read either, and is told of then; any other
-/// error ends all watching.
+/// A directory that may not be watched, or that hangs, cannot be read either and is reported then; any other error ends
+/// all watching.
 fn may_look(watched: io::Result<()>) -> io::Result<()> {
     match watched {
         Err(error) if reading::hangs(&error).is_some() => Ok(()),
@@ -463,13 +463,13 @@ fn may_look(watched: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Through a symlink that has taken its place since, its files would be those of somebody else.
+/// Does not follow a symlink that has taken its place, because that may lead to foreign files.
 fn is_directory(path: &Path) -> bool {
     let Ok(_reading) = reading::path(path) else { return false };
     path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// What is in a directory. `through`: it may be named by a symlink.
+/// Lists a directory. `through`: whether the path may be a symlink.
 fn list(path: &Path, through: bool) -> io::Result<Listed> {
     let link = if through { OFlags::empty() } else { OFlags::NOFOLLOW };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK | link;

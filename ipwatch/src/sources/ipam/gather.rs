@@ -1,4 +1,4 @@
-//! Reading the files of one directory: many of them in two threads, for what takes the time is the kernel's.
+//! Reads the files of one directory: many of them in two threads, because the kernel takes most of the time.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use std::sync::mpsc;
 use super::{Content, Store, Trouble};
 use crate::reading;
 
-/// Of so many a part is read by a thread of its own.
+/// From this many files on, a second thread reads a part of them.
 const MANY: usize = 1_024;
 
-/// Files that are read before what they say is told.
+/// Number of files that are read before their content is passed on.
 const PART: usize = 256;
 
-/// Parts that the other thread may be ahead.
+/// Number of parts that the other thread may be ahead.
 const AHEAD: usize = 8;
 
 type Said = Result<Content, Trouble>;
 
-/// Reads each file once and hands over what it says, in any order. `directory` is the one they are all in.
+/// Reads each file once and passes on its content, in any order. All files must be in `directory`.
 pub(super) fn each<E>(
     store: &dyn Store,
     directory: BorrowedFd<'_>,
@@ -38,7 +38,7 @@ pub(super) fn each<E>(
         part.iter().zip(said).try_for_each(|(path, said)| says(path, said))
     };
     let next = AtomicUsize::new(0);
-    // Both take the next part when they are done with one: this thread has more to do than the other.
+    // Each thread takes the next part when it has finished one, because this thread has more work than the other.
     let take = || paths.chunks(PART).nth(next.fetch_add(1, Ordering::Relaxed));
     std::thread::scope(|scope| {
         let (sender, ready) = mpsc::sync_channel(AHEAD);
@@ -49,7 +49,7 @@ pub(super) fn each<E>(
                 }
             }
         };
-        // Where there is no room for a thread, this one reads them all.
+        // If no thread can be created, this one reads all files.
         let _ = std::thread::Builder::new().spawn_scoped(scope, other);
         loop {
             while let Ok((part, said)) = ready.try_recv() {
@@ -58,7 +58,7 @@ pub(super) fn each<E>(
             let Some(part) = take() else { break };
             tell(part, read(part))?;
         }
-        // The other thread may hang at one of them.
+        // Registered as a read, because the other thread may hang at one of the files.
         let _reading = paths.first().and_then(|path| reading::path(path).ok());
         ready.into_iter().try_for_each(|(part, said)| tell(part, said))
     })
@@ -76,7 +76,7 @@ mod tests {
 
     const FILES: usize = 3 * MANY + 1;
 
-    /// Every seventh is missing.
+    /// Creates all files except every seventh.
     fn filled(dir: &Path) -> Vec<PathBuf> {
         let paths: Vec<PathBuf> =
             (0..FILES).map(|n| dir.join(format!("10.0.{}.{}", n / 256, n % 256))).collect();

@@ -1,10 +1,10 @@
-//! host-local, the IPAM plugin of flannel, of bridge and of most configurations written by hand: a directory
-//! for each network, and in it a file for each reserved IP.
+//! host-local, the IPAM plugin of flannel, of bridge and of most configurations written by hand: a directory for each
+//! network, with a file for each reserved IP.
 //!
-//! The file's name is the IP; in it are the container's id and, since plugins 0.7, a line further the
-//! interface. It is written in place (`O_EXCL`, then one write) and removed at DEL, when id and interface
-//! are as they were written (plugins/ipam/host-local/backend/disk/backend.go). Beside them lie `lock`,
-//! which the plugin locks and this does not touch, and `last_reserved_ip.N`.
+//! The file's name is the IP; its content is the container's id and, since plugins 0.7, the interface on a second line.
+//! It is written in place (`O_EXCL`, then one write) and removed at DEL, if id and interface are those in the file
+//! (plugins/ipam/host-local/backend/disk/backend.go). Beside these files are `lock`, which the plugin locks and ipwatch
+//! does not touch, and `last_reserved_ip.N`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,20 +17,19 @@ use super::{
 use crate::bounded;
 use crate::fact::{Name, Reservation, store};
 
-/// Its name as a store.
+/// Name of the store.
 pub(super) const NAME: &str = store::HOST_LOCAL;
 
-/// Where it keeps reservations unless a configuration says otherwise.
+/// The default directory of reservations.
 pub(super) const DEFAULT: &str = "/var/lib/cni/networks";
 
-/// Longest file that is read. Two names, and the longest of them has 64 characters.
+/// Maximum number of bytes read: two names, of at most 64 characters.
 const LONGEST: usize = 1_024;
 
-/// What host-local makes of a file that is no reservation of anybody.
+/// The consequence of a file that is not a valid reservation.
 const TAKEN: &str = "host-local takes the IP for reserved, and no DEL ever frees it: it stays taken until \
                      somebody removes the file";
 
-/// The store.
 pub(crate) struct HostLocal {
     data_dirs: Vec<PathBuf>,
     conf_dirs: Vec<PathBuf>,
@@ -43,7 +42,7 @@ impl HostLocal {
     }
 
     fn is_config(&self, path: &Path) -> bool {
-        // The name first: there may be 65,000 that have none of these.
+        // The name is checked first, because there may be 65,000 files without such a name.
         conflist::is_config(path) && self.is_configured(path)
     }
 
@@ -53,7 +52,7 @@ impl HostLocal {
     }
 }
 
-/// What flanneld leaves. One of another name is read with the configurations, but not watched.
+/// Whether it is a file of flanneld. A subnet file with another name is read with the configurations, but not watched.
 fn is_flannel(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "env")
 }
@@ -97,7 +96,7 @@ impl Store for HostLocal {
             return Ok(Content { ranges: conflist::ranges(path, default)?, ..Content::default() });
         }
         if is_flannel(path) {
-            // Which network it is for the configurations say.
+            // The configurations contain the network that it is for.
             return subnet::read(path).map(|_| Content::default());
         }
         let read = read_whole(path, LONGEST, Some(TAKEN))?;
@@ -118,12 +117,12 @@ impl Store for HostLocal {
     }
 }
 
-/// The IP that a file is named after.
+/// The IP in a file's name.
 fn ip_of(path: &Path) -> Option<IpAddr> {
     path.file_name()?.to_str()?.parse().ok()
 }
 
-/// What the file of a reservation says.
+/// Parses the file of a reservation.
 fn content(path: &Path, bytes: &[u8], modified: Option<i64>) -> Result<Content, Trouble> {
     let unreadable =
         |reason: &str| Trouble::Unreadable { reason: reason.to_owned(), effect: Some(TAKEN) };
@@ -143,15 +142,15 @@ fn content(path: &Path, bytes: &[u8], modified: Option<i64>) -> Result<Content, 
     Ok(Content { reservations: vec![reservation], ..Content::default() })
 }
 
-/// For whom an IP is reserved.
+/// The owner of a reservation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Holder {
     pub container_id: String,
-    /// The interface in it; old plugins did not write it.
+    /// The interface in the container; old plugins did not write it.
     pub ifname: Option<String>,
 }
 
-/// What a file says.
+/// Parses the content of a file.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -167,17 +166,17 @@ pub fn parse(bytes: &[u8]) -> Result<Holder, &'static str> {
     if lines.next().is_some() {
         return Err("it has more than two lines");
     }
-    // What a crash leaves of a file that was being written.
+    // A crash can leave such a file if it was being written.
     let garbled = |name: &str| name.contains(char::is_control);
     if garbled(container_id) || ifname.is_some_and(garbled) {
         return Err("it holds no text");
     }
-    // Anybody's words. No DEL ever has such an id: libcni and the plugin itself refuse it (`ValidateContainerID`).
+    // Untrusted text. No DEL ever has such an id: libcni and the plugin itself reject it (`ValidateContainerID`).
     if !Name::ContainerId.fits(container_id) {
         return Err("its first line is no container id");
     }
-    // The kernel takes nearly any name for a device, and the plugin whatever it was given: for whom the IP is
-    // reserved is known without.
+    // The kernel accepts almost any device name, and the plugin any that it was given. An invalid name is dropped: the
+    // owner of the IP is known without it.
     let ifname = ifname.filter(|name| Name::Device.fits(name));
     Ok(Holder { container_id: container_id.to_owned(), ifname: ifname.map(str::to_owned) })
 }

@@ -1,6 +1,6 @@
-//! What the files of a store have said so far, and what of it changes.
+//! What was reported of the files of a store, to find what changes.
 //!
-//! Of a reservation only its key and a hash are kept: the map has the rest, and a store may have 65,000.
+//! Of a reservation only its key and a hash are kept: the map has the rest, and a store may have 65,000 reservations.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -12,16 +12,16 @@ use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, Range, Scope};
 use crate::sources::{Closed, Emit, files};
 
-/// Reservations that are followed in one store: two /16.
+/// Maximum number of reservations followed in one store: two /16.
 const MOST: usize = 131_072;
 
-/// Ranges of one store.
+/// Maximum number of ranges of one store.
 const MOST_RANGES: usize = 1_024;
 
-/// Facts in one batch.
+/// Maximum number of facts in one batch.
 const BATCH: usize = 1_024;
 
-/// Where the facts of a store go.
+/// Where the facts of a store are sent.
 pub(super) struct Out {
     emit: Emit,
     facts: Vec<Fact>,
@@ -42,42 +42,42 @@ impl Out {
         self.emit.send(vec![Fact { at, origin: Origin::Ipam, what }]).await
     }
 
-    /// Sends what has gathered. Never to be called on an async worker.
+    /// Sends the collected facts. Never call it on an async worker.
     ///
     /// # Errors
-    /// The daemon is going down; or the calling thread hung, and another one tells of this store by now.
+    /// The daemon is shutting down; or the calling thread hung, and another one reports this store by now.
     pub(super) fn flush(&mut self) -> Result<(), Closed> {
         files::send(&self.emit, std::mem::take(&mut self.facts))
     }
 
-    /// Forgets what was not sent yet.
+    /// Drops the facts that were not sent yet.
     pub(super) fn discard(&mut self) {
         self.facts.clear();
     }
 }
 
-/// What the files of a store said.
+/// The content of a store's files.
 pub(super) struct Known {
     store: &'static str,
     directories: BTreeMap<PathBuf, HashMap<OsString, Said>>,
     hasher: RandomState,
     reservations: usize,
     ranges: usize,
-    /// Ranges have come, changed or gone.
+    /// Whether ranges were added, changed or removed.
     ranges_changed: bool,
-    /// Reservations and ranges that are not followed, for there are too many.
+    /// Number of reservations and ranges beyond the limits.
     beyond: usize,
 }
 
-/// What one file said.
+/// The content of one file.
 struct Said {
-    /// Sorted by their keys.
+    /// Sorted by key.
     reservations: Box<[Told]>,
     ranges: Vec<Range>,
 }
 
 struct Told {
-    /// None: the file's path.
+    /// `None`: the file's path.
     key: Option<Box<str>>,
     hash: u64,
 }
@@ -91,7 +91,7 @@ impl Told {
     }
 }
 
-/// The one with this key, among those sorted by it.
+/// Finds the reservation with this key in a sorted list.
 fn find<'a>(told: &'a [Told], key: Option<&str>) -> Option<&'a Told> {
     told.binary_search_by(|told| told.key.as_deref().cmp(&key)).ok().map(|at| &told[at])
 }
@@ -113,12 +113,12 @@ impl Known {
         self.reservations + self.ranges == 0
     }
 
-    /// Everything will be read anew, so what is too much is counted anew.
+    /// Resets the count beyond the limits, because everything will be read again.
     pub(super) fn recount(&mut self) {
         self.beyond = 0;
     }
 
-    /// So many are not even looked at.
+    /// Counts entries that are not even read.
     pub(super) fn leave_out(&mut self, more: usize) {
         self.beyond += more;
     }
@@ -127,19 +127,19 @@ impl Known {
         self.beyond
     }
 
-    /// There is room again for a good part of what was too much.
+    /// Whether there is room again for a good part of what was left out.
     pub(super) fn has_room(&self) -> bool {
         self.beyond > 0
             && self.reservations < MOST - MOST / 8
             && self.ranges < MOST_RANGES - MOST_RANGES / 8
     }
 
-    /// The directories whose files have said something.
+    /// The directories whose files have content.
     pub(super) fn directories(&self) -> impl Iterator<Item = &PathBuf> {
         self.directories.keys()
     }
 
-    /// A file says this. `all`: tell also what it said before.
+    /// Takes the content of a file and reports changes. `all`: reports everything.
     pub(super) fn says(
         &mut self,
         path: &Path,
@@ -174,7 +174,7 @@ impl Known {
         Ok(())
     }
 
-    /// Cuts off what is more than is followed.
+    /// Cuts the content to the limits.
     fn limit(&mut self, content: &mut Content) {
         let room = MOST.saturating_sub(self.reservations);
         self.beyond += content.reservations.len().saturating_sub(room);
@@ -184,7 +184,7 @@ impl Known {
         content.ranges.truncate(room);
     }
 
-    /// A file is gone.
+    /// Handles the removal of a file.
     pub(super) fn gone(&mut self, path: &Path, out: &mut Out) -> Result<(), Closed> {
         let Some(said) = self.take(path) else { return Ok(()) };
         self.ranges_changed |= !said.ranges.is_empty();
@@ -196,7 +196,7 @@ impl Known {
         Ok(())
     }
 
-    /// The files of a directory are gone, but for those that are `left`.
+    /// Handles the removal of all files in a directory except those that are `left`.
     pub(super) fn gone_but(
         &mut self,
         directory: &Path,
@@ -212,7 +212,7 @@ impl Known {
         Ok(())
     }
 
-    /// Tells all ranges, when one has changed.
+    /// Reports all ranges, if one has changed.
     pub(super) fn tell_ranges(&mut self, out: &mut Out) -> Result<(), Closed> {
         if !std::mem::take(&mut self.ranges_changed) {
             return Ok(());
@@ -225,7 +225,7 @@ impl Known {
                 out.push(began, Observation::Range(range.clone()))?;
             }
         }
-        // What an unreadable file said stands, and is told here with the rest.
+        // Complete, because the former ranges of an unreadable file stay valid and are included.
         out.push(clock::now(), Observation::Ended { scope, began, complete: true })
     }
 

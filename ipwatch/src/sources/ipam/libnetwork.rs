@@ -1,9 +1,8 @@
-//! libnetwork's `local-kv.db`: which IPs dockerd has given to containers, and out of which pools.
+//! libnetwork's `local-kv.db`: which IPs dockerd has assigned to containers, and from which pools.
 //!
-//! A bolt file with one bucket, whose values are eight bytes of an index and JSON (libkv,
-//! `store/boltdb`). Read are an endpoint's `ep_iface.{addr,addrv6}` and `sandbox`, a sandbox's `Cid`, a
-//! network's `name`, `scope`, `ipamType` and `ipam{V4,V6}Info`, and nothing else: labels and options stay
-//! where they are.
+//! A bolt file with one bucket, whose values are an index of eight bytes and JSON (libkv, `store/boltdb`). Only an
+//! endpoint's `ep_iface.{addr,addrv6}` and `sandbox` are read, a sandbox's `Cid`, and a network's `name`, `scope`,
+//! `ipamType` and `ipam{V4,V6}Info`; labels and options are not kept.
 
 mod pool;
 
@@ -23,29 +22,29 @@ const NAME: &str = store::LIBNETWORK;
 const FILE: &str = "local-kv.db";
 const BUCKET: &str = "libnetwork";
 const PREFIX: &str = "docker/network/v1.0/";
-/// The index before the JSON.
+/// Number of bytes of the index before the JSON.
 const INDEX: usize = 8;
 
-/// As dockerd says it when it starts with a file that is none.
+/// dockerd's error when it starts with an invalid file.
 const EFFECT: &str = "dockerd does not start with it (\"invalid database\")";
 
-/// The store of one dockerd. `data_root`: `/var/lib/docker` unless dockerd was told otherwise.
+/// The store of one dockerd. `data_root`: `/var/lib/docker` by default.
 pub(super) fn store(data_root: &Path) -> BoltStore {
     let dir = data_root.join("network/files");
     BoltStore { name: NAME, dir, file: FILE, effect: EFFECT, content }
 }
 
-/// What a file says.
+/// Parses a file.
 pub(crate) fn content(snapshot: &Snapshot, path: &Path) -> Result<Content, Trouble> {
     let mut found = Documents::default();
     snapshot.values(BUCKET, |key, value| found.add(key, value))?;
     Ok(found.content(path))
 }
 
-/// What is kept of a file's documents.
+/// The kept parts of a file's documents.
 #[derive(Default)]
 struct Documents {
-    /// Key, id of the network.
+    /// Key, id of the network, endpoint.
     endpoints: Vec<(String, String, Endpoint)>,
     /// By id.
     sandboxes: HashMap<String, Sandbox>,
@@ -77,7 +76,7 @@ struct Network {
     name: Option<Name>,
     scope: Option<Name>,
     ipam_type: Option<Name>,
-    /// JSON once more, whose elements hold JSON.
+    /// A JSON text, whose elements contain JSON texts again.
     ipam_v4_info: Option<String>,
     ipam_v6_info: Option<String>,
 }
@@ -146,7 +145,7 @@ impl Documents {
 }
 
 impl Endpoint {
-    /// Of `IP/LEN`, the IP.
+    /// The IPs of its `IP/LEN` texts.
     fn ips(&self) -> impl Iterator<Item = IpAddr> {
         let written = self.ep_iface.iter().flat_map(|iface| [&iface.addr, &iface.addrv6]);
         written.flatten().filter_map(|Name(text)| text.split_once('/')?.0.parse().ok())
@@ -154,11 +153,11 @@ impl Endpoint {
 }
 
 impl Network {
-    /// What it can hand out; `None` where that is decided elsewhere or not to be understood.
+    /// The range that can be allocated from; `None` if another component decides, or if it cannot be parsed.
     fn range(&self, id: &str, path: &Path) -> Option<Range> {
         let is =
             |field: &Option<Name>, word: &str| field.as_ref().is_some_and(|Name(is)| is == word);
-        // Another driver knows its own pools, and those of a swarm are its managers'.
+        // Another driver has its own pools, and those of a swarm belong to its managers.
         if !is(&self.ipam_type, "default") || !is(&self.scope, "local") {
             return None;
         }
@@ -171,7 +170,7 @@ impl Network {
     }
 }
 
-/// One document, as each kind of it.
+/// Parses one document, as each kind.
 #[cfg(feature = "fuzzing")]
 pub(super) fn document(json: &[u8], path: &Path) {
     let value = [&[0; INDEX], json].concat();

@@ -1,9 +1,9 @@
-//! podman's `ipam.db`: which IPs it has given to containers; and the files of its networks, which say
-//! what they can hand out.
+//! podman's `ipam.db`: which IPs it has assigned to containers; and the files of its networks, which contain their
+//! ranges.
 //!
-//! A bolt file (`containers/common`, `libnetwork/netavark/ipam.go`): a bucket for each network, in it one
-//! for each subnet, whose keys are IPs of 4 or 16 bytes and whose values are container ids. Of a network's
-//! file are read `name`, `subnets[].{subnet,gateway,lease_range}` and `ipam_options.driver`.
+//! A bolt file (`containers/common`, `libnetwork/netavark/ipam.go`): a bucket for each network, and in it one for each
+//! subnet, whose keys are IPs of 4 or 16 bytes and whose values are container ids. Of a network's file `name`,
+//! `subnets[].{subnet,gateway,lease_range}` and `ipam_options.driver` are read.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,17 +20,17 @@ use crate::sources::json::Name;
 
 const NAME: &str = store::NETAVARK;
 
-/// As podman says it when it runs a container.
+/// podman's error when it runs a container.
 const EFFECT: &str = "podman starts no container in a network (\"IPAM error: … invalid database\")";
 
-/// Longest file of a network.
+/// Maximum number of bytes read of a network's file.
 const LONGEST: usize = 1 << 20;
 
 /// The store of root's podman.
 pub(crate) struct Netavark {
     /// `ipam.db`.
     db: PathBuf,
-    /// The networks' files.
+    /// The directory of the networks' files.
     networks: PathBuf,
 }
 
@@ -57,7 +57,7 @@ impl Store for Netavark {
         path == self.db || (json && path.parent() == Some(&self.networks))
     }
 
-    /// The networks' directory comes with podman's package.
+    /// The networks' directory is part of podman's package, so it does not show that the store is in use.
     fn shows_use(&self, directory: &Directory) -> bool {
         Some(directory.path.as_path()) == self.db.parent()
     }
@@ -84,7 +84,7 @@ impl Store for Netavark {
     }
 }
 
-/// What `ipam.db` says.
+/// Parses `ipam.db`.
 pub(crate) fn content(snapshot: &Snapshot, path: &Path) -> Result<Content, Trouble> {
     let mut reservations = Vec::new();
     snapshot.entries(|entry| {
@@ -145,7 +145,7 @@ struct IpamOptions {
     driver: Option<Name>,
 }
 
-/// What a network can hand out: of each subnet one IP. `None` where that is not podman's to decide.
+/// The range of a network, with one set for each subnet. `None` if podman does not allocate its IPs.
 pub(crate) fn range(json: &[u8], path: &Path) -> Result<Option<Range>, Trouble> {
     let network: Network = document::parse(json, "network")?;
     let driver = network.ipam_options.and_then(|options| options.driver);
@@ -167,7 +167,7 @@ pub(crate) fn range(json: &[u8], path: &Path) -> Result<Option<Range>, Trouble> 
     Ok(sets.filter(|sets| !sets.is_empty()).map(range))
 }
 
-/// As `getFreeIPFromBucket` counts: a lease range is taken as it stands, broadcast address and all.
+/// The IPs that `getFreeIPFromBucket` can return: a lease range is used unchanged, including the broadcast address.
 fn part(subnet: &NetworkSubnet) -> Option<RangePart> {
     let Name(written) = &subnet.subnet;
     let whole = Prefix::from_cidr(written)?;

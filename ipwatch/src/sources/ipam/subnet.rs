@@ -1,4 +1,4 @@
-//! What host-local can hand out of a subnet, and which subnet flannel has been given for this node.
+//! What host-local can allocate from a subnet, and which subnet flannel has for this node.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use crate::fact::RangePart;
 use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
-/// Longest file of flanneld that is read. It has half a dozen lines.
+/// Maximum number of bytes read of flanneld's file, which has half a dozen lines.
 const LONGEST: usize = 4_096;
 
-/// What flannel makes of a file that it cannot read.
+/// The consequence if flannel cannot read its file.
 const NO_ADD: &str = "flannel refuses every ADD until flanneld writes it anew";
 
-/// A range as it is written in a configuration.
+/// A range as configured.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Written {
@@ -26,14 +26,13 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Calico has it looked up at the API server.
+    /// Calico looks the subnet up in the API server.
     pub(super) fn is_told_elsewhere(&self) -> bool {
         self.subnet.as_ref().is_some_and(|Name(subnet)| subnet.starts_with("usePodCidr"))
     }
 
-    /// What can be handed out of it (allocator/range.go, `Canonicalize`): from the first IP after the
-    /// subnet's own to the last before its broadcast address, or to the very last with IPv6; never the
-    /// gateway, which is the first unless another is named.
+    /// What can be allocated (allocator/range.go, `Canonicalize`): from the first IP after the network address to the
+    /// last before the broadcast address, for IPv6 to the very last; never the gateway, which is the first by default.
     pub(super) fn part(&self) -> Result<RangePart, String> {
         let text = self.subnet.as_ref().map_or("", |Name(subnet)| subnet);
         let subnet = Prefix::from_cidr(text).ok_or_else(|| format!("{text:?} is no subnet"))?;
@@ -55,7 +54,7 @@ impl Written {
             ip => Ok(ip.unwrap_or(default)),
         };
         let (first, last) = (inside(&self.range_start, first_ip)?, inside(&self.range_end, end)?);
-        // One outside the subnet is allowed, and takes nothing away.
+        // A gateway outside the subnet is allowed, and excludes nothing.
         let gateway = written(&self.gateway)?.unwrap_or(first_ip);
         if first > last {
             return Err(format!("{text}: the range begins at {first}, after its end {last}"));
@@ -65,14 +64,14 @@ impl Written {
     }
 }
 
-/// The range sets that flannel makes of its file.
+/// The range sets that flannel derives from its file.
 pub(super) fn read(path: &Path) -> Result<Vec<Vec<RangePart>>, Trouble> {
     let unreadable = |reason: String| Trouble::Unreadable { reason, effect: Some(NO_ADD) };
     let read = read_whole(path, LONGEST, Some(NO_ADD))?;
     parse_flannel(&read.bytes).map_err(unreadable)
 }
 
-/// The range sets of `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, which are the IPs of the bridge.
+/// The range sets of `FLANNEL_SUBNET` and `FLANNEL_IPV6_SUBNET`, which contain the IPs of the bridge.
 ///
 /// # Errors
 /// What is wrong with it.

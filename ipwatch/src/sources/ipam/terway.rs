@@ -1,10 +1,10 @@
-//! Terway's `ResRelation.db`: which IPs it has given to the pods of this node.
+//! Terway's `ResRelation.db`: which IPs it has assigned to the pods of this node.
 //!
-//! A bolt file; bucket `relation`, key `NAMESPACE/POD`, JSON (`types/daemon/res.go`, `PodResources`). Read
-//! are `Resources[].{type,id,eni_id,ipv4,ipv6}`, `ContainerID`, of `PodInfo` `Name`, `Namespace`, `PodUID`, `PodIP` and
-//! `PodIPs`, and of `NetConf`, which is JSON in a text, `[].IfName` and `[].BasicInfo.PodIP`, and nothing else. Where
-//! the IPs stand depends on the version and on the kind of pod: those with an ENI of their own from the cluster (PodENI,
-//! trunk; 1.7 and newer) have no resources, only the `NetConf`. What could be handed out is the cloud's to know.
+//! A bolt file; bucket `relation`, key `NAMESPACE/POD`, JSON (`types/daemon/res.go`, `PodResources`). Only
+//! `Resources[].{type,id,eni_id,ipv4,ipv6}` and `ContainerID` are read, from `PodInfo` `Name`, `Namespace`, `PodUID`,
+//! `PodIP` and `PodIPs`, and from `NetConf`, which is a JSON text, `[].IfName` and `[].BasicInfo.PodIP`. Where the IPs
+//! are depends on the version and on the kind of pod: pods with an ENI from the cluster (PodENI, trunk; 1.7 and newer)
+//! have no resources, only the `NetConf`. Ranges are known only to the cloud provider.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -22,15 +22,15 @@ const NAME: &str = store::TERWAY;
 const FILE: &str = "ResRelation.db";
 const BUCKET: &str = "relation";
 
-/// It opens the file when it starts and reads every entry (`pkg/storage/store.go`).
+/// It opens the file at its start and reads every entry (`pkg/storage/store.go`).
 const EFFECT: &str = "Terway's daemon does not start with it";
 
-/// The store of this node's Terway. `dir`: where it keeps its files, `/var/lib/cni/terway`.
+/// The store of this node's Terway. `dir`: the directory of its files, `/var/lib/cni/terway`.
 pub(super) fn store(dir: &Path) -> BoltStore {
     BoltStore { name: NAME, dir: dir.to_owned(), file: FILE, effect: EFFECT, content }
 }
 
-/// What a file says.
+/// Parses a file.
 pub(crate) fn content(snapshot: &Snapshot, path: &Path) -> Result<Content, Trouble> {
     let mut reservations = Vec::new();
     snapshot.values(BUCKET, |key, value| add(&mut reservations, path, key, value))?;
@@ -80,7 +80,7 @@ struct IpSet {
     ipv6: Option<Name>,
 }
 
-/// What the pod's interfaces were told to be. A text that says nothing of the kind is none.
+/// The configuration of the pod's interfaces. A text that cannot be parsed counts as empty.
 #[derive(Debug, Default)]
 struct NetConf(Vec<Interface>);
 
@@ -148,7 +148,7 @@ pub(super) fn add(
 }
 
 impl Resource {
-    /// Its ENI; in the old shape only the MAC in the id names one. A network's name has no colons.
+    /// Its ENI; in the old format, the MAC in the id. Colons are replaced, because a network name has none.
     fn network(&self) -> String {
         let mac = || {
             let is_mac = |mac: &&str| mac.len() == 17 && mac.matches(':').count() == 5;
@@ -158,8 +158,8 @@ impl Resource {
         document::text(self.eni_id.as_ref()).or_else(mac).unwrap_or_else(|| NAME.to_owned())
     }
 
-    /// Its IPs. Before the fields for them there was for `eniIp` the id, `MAC.IP[-IP]`, and for `eni`
-    /// the pod's IP.
+    /// Its IPs. Before there were fields for them, `eniIp` had them in the id, `MAC.IP[-IP]`, and `eni` had the pod's
+    /// IP.
     fn ips(&self, info: Option<&PodInfo>) -> Vec<IpAddr> {
         let written = parsed([&self.ipv4, &self.ipv6]);
         if !written.is_empty() {
@@ -193,7 +193,7 @@ impl IpSet {
     }
 }
 
-/// Those of these texts that are IPs.
+/// The valid IPs in these texts.
 fn parsed(texts: [&Option<Name>; 2]) -> Vec<IpAddr> {
     texts.into_iter().flatten().filter_map(|Name(text)| text.parse().ok()).collect()
 }
@@ -208,7 +208,7 @@ impl PodInfo {
     }
 }
 
-/// As the key has it.
+/// The pod in a key.
 fn named_by(key: &str) -> Option<PodName> {
     let (namespace, name) = key.split_once('/')?;
     Some(PodName { namespace: namespace.to_owned(), name: name.to_owned(), uid: None })

@@ -1,5 +1,5 @@
-//! Files that say nothing: looked at again before they are called unreadable, for a store that is being
-//! written looks the same for a moment.
+//! Files that cannot be read: retried before they are reported as unreadable, because a file that is being written
+//! looks the same for a moment.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,35 +12,35 @@ use crate::escape::defused;
 use crate::fact::{BootNs, Observation, Unreadable};
 use crate::sources::Closed;
 
-/// Files in trouble that are remembered.
+/// Maximum number of such files that are remembered.
 const MOST: usize = 4_096;
 
-/// How long a file must say nothing before that is told. host-local writes in place: between its open and
-/// its write lie microseconds, and on a busy disk more.
+/// Nanoseconds that a file must be unreadable before that is reported. host-local writes in place: its open and its
+/// write are microseconds apart, on a busy disk more.
 pub(super) const CONFIRM: u64 = 250_000_000;
 
-/// The same where its owner is at work.
+/// The same while its owner is writing.
 const PATIENCE: u64 = 2_000_000_000;
 
-/// The first and the longest pause before it is looked at again. Each is twice the one before.
+/// The first and the longest pause in nanoseconds before a retry. Each is twice as long as the one before.
 const PAUSES: (u64, u64) = (10_000_000, 10_000_000_000);
 
-/// The files of a store that say nothing.
+/// The files of a store that cannot be read.
 pub(super) struct Troubles {
     store: &'static str,
     files: BTreeMap<PathBuf, Suspect>,
-    /// More than is remembered.
+    /// Whether there are more than the limit.
     beyond: bool,
 }
 
 struct Suspect {
     since: BootNs,
     pause: u64,
-    /// When to look again. None: when its directory tells of it.
+    /// When to retry. `None`: when an event of its directory arrives.
     next: Option<BootNs>,
-    /// What was told of it.
+    /// The reported reason.
     told: Option<String>,
-    /// It was met since everything was last read anew.
+    /// Whether it was found since everything was last read again.
     seen: bool,
 }
 
@@ -54,7 +54,7 @@ impl Troubles {
         self.files.is_empty() && !self.beyond
     }
 
-    /// Everything will be read anew.
+    /// Everything will be read again.
     pub(super) fn begin(&mut self) {
         self.beyond = false;
         for suspect in self.files.values_mut() {
@@ -62,7 +62,7 @@ impl Troubles {
         }
     }
 
-    /// Everything was read anew: what was not met again is gone, unless its directory says nothing.
+    /// Everything was read again: a file that was not found is gone, unless its directory cannot be read.
     pub(super) fn end(&mut self, out: &mut Out) -> Result<(), Closed> {
         let there = |path: &Path| path.parent().is_some_and(|above| self.files.contains_key(above));
         let gone = self.files.iter().filter(|(path, suspect)| !suspect.seen && !there(path));
@@ -74,12 +74,12 @@ impl Troubles {
         self.files.contains_key(path)
     }
 
-    /// Those in a directory.
+    /// The files in a directory.
     pub(super) fn below(&self, directory: &Path) -> Vec<PathBuf> {
         self.files.keys().filter(|path| path.parent() == Some(directory)).cloned().collect()
     }
 
-    /// A file says nothing now; `takes` is the IP that it keeps from being handed out.
+    /// Records that a file cannot be read. `takes`: the IP that it blocks.
     pub(super) fn note(
         &mut self,
         path: &Path,
@@ -124,7 +124,7 @@ impl Troubles {
         out.push(clock::now(), Observation::StoreUnreadable(unreadable))
     }
 
-    /// A file says something again, or is gone.
+    /// A file is readable again, or is gone.
     pub(super) fn clear(&mut self, path: &Path, out: &mut Out) -> Result<(), Closed> {
         let Some(suspect) = self.files.remove(path) else { return Ok(()) };
         if suspect.told.is_none() {
@@ -134,18 +134,18 @@ impl Troubles {
         out.push(clock::now(), Observation::StoreReadable { store, path })
     }
 
-    /// Those to be looked at by now.
+    /// The files that must be retried by now.
     pub(super) fn due(&self, now: BootNs) -> Vec<PathBuf> {
         let due = |suspect: &Suspect| suspect.next.is_some_and(|next| next <= now);
         self.files.iter().filter(|(_, it)| due(it)).map(|(path, _)| path.clone()).collect()
     }
 
-    /// When the next is to be looked at.
+    /// When the next file must be retried.
     pub(super) fn next(&self) -> Option<BootNs> {
         self.files.values().filter_map(|suspect| suspect.next).min()
     }
 
-    /// What was told, as one line for people.
+    /// What was reported, as one line for people.
     pub(super) fn summary(&self) -> Option<String> {
         let mut told = self.files.iter().filter_map(|(path, it)| Some((path, it.told.as_ref()?)));
         let (path, reason) = told.next()?;

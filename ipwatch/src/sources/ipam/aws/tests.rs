@@ -31,7 +31,7 @@ fn what_is_allocated_and_to_which_pod() {
     assert_eq!(parse(br#"{"version": "vpc-cni-ipam/1", "allocations": null}"#, ""), Ok(Vec::new()));
 }
 
-/// `backfillNetworkIface` of the datastore: what was taken over from the runtime.
+/// `backfillNetworkIface` of the datastore: allocations taken over from the runtime.
 #[test]
 fn a_placeholder_is_no_interface() {
     let migrated = VALID.replace("\"ifName\": \"eth0\"", "\"ifName\": \"unknown\"");

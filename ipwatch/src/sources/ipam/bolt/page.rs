@@ -1,7 +1,7 @@
-//! The parts of a bolt file: its two metas, and pages with what is on them (`bbolt`,
-//! `internal/common/{meta,page}.go`). Of the order of bytes of its machine; little here.
+//! The parts of a bolt file: its two meta pages, and pages with elements (`bbolt`, `internal/common/{meta,page}.go`).
+//! In the byte order of its machine, which is little-endian here.
 
-/// The two ways in which a page holds elements.
+/// The two kinds of pages with elements.
 const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 
@@ -10,42 +10,42 @@ const VERSION: u32 = 2;
 
 /// id, flags, count, overflow.
 const HEADER: usize = 16;
-/// Both kinds of element.
+/// Size of an element, the same for both kinds.
 const ELEMENT: usize = 16;
-/// Of a meta, what its checksum covers.
+/// Number of bytes of a meta page that its checksum covers.
 const SUMMED: usize = 56;
 
 const SMALLEST_PAGE: usize = 512;
-/// As on machines with large pages.
+/// On machines with large pages.
 pub(super) const LARGEST_PAGE: usize = 65536;
 
-/// Why a file is no bolt file, or a damaged one.
+/// Why a file is damaged, or not a bolt file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// Neither meta is one.
+    /// Neither meta page is valid.
     #[error("no bolt file: neither of its metas has the right mark, version and checksum")]
     NoMeta,
-    /// Larger than is read.
+    /// It exceeds the size limit.
     #[error("larger than 64 MiB")]
     TooLarge,
-    /// A page that the file does not have.
+    /// A page is beyond the end of the file.
     #[error("damaged: page {0} is beyond its end")]
     Beyond(u64),
-    /// Not the page that it should be.
+    /// A page has another number or kind than expected.
     #[error("damaged: page {0} is not what it should be")]
     Page(u64),
-    /// What is on a page lies outside it.
+    /// An element extends beyond its page.
     #[error("damaged: something on a page lies outside it")]
     Element,
-    /// A page that is reached twice: a cycle.
+    /// A page is reached twice: a cycle.
     #[error("damaged: page {0} is used twice")]
     Twice(u64),
-    /// Buckets in buckets without end, or one value under many keys.
+    /// Buckets are nested too deep, or one value is used under many keys.
     #[error("damaged: it says more than it can hold")]
     TooMuch,
 }
 
-/// What a transaction leaves: where the root bucket is. Two of them take turns.
+/// A meta page, which a transaction writes last: it points to the root bucket. There are two, written in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) page_size: usize,
@@ -58,12 +58,12 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    /// The newest valid one of a file, or of its beginning.
+    /// The newest valid meta page in a file, or in its beginning.
     pub(super) fn newest(bytes: &[u8]) -> Result<Self, Malformed> {
         let first = Self::at(bytes, 0);
         let second = match first {
             Some(first) => Self::at(bytes, first.page_size),
-            // The second one's place is the size of a page, which only a meta tells.
+            // The offset of the second meta page is the page size, which only a meta page contains.
             None => std::iter::successors(Some(SMALLEST_PAGE), |size| Some(size * 2))
                 .take_while(|size| *size <= LARGEST_PAGE)
                 .find_map(|size| Self::at(bytes, size).filter(|meta| meta.page_size == size)),
@@ -88,18 +88,18 @@ impl Meta {
     }
 }
 
-/// One page, with those that overflow from it.
+/// One page, with its overflow pages.
 #[derive(Clone, Copy)]
 pub(super) struct Page<'a> {
     bytes: &'a [u8],
     count: usize,
     pub(super) leaf: bool,
-    /// How many pages of the file it takes.
+    /// Number of pages of the file that it occupies.
     pub(super) pages: usize,
 }
 
 impl<'a> Page<'a> {
-    /// A page of the file.
+    /// Page `id` of the file.
     pub(super) fn numbered(bytes: &'a [u8], meta: &Meta, id: u64) -> Result<Self, Malformed> {
         let beyond = Malformed::Beyond(id);
         if id >= meta.pages {
@@ -117,7 +117,7 @@ impl<'a> Page<'a> {
         Self::new(page, pages).ok_or(Malformed::Page(id))
     }
 
-    /// The page in the value of a small bucket, which has none of its own.
+    /// The page within the value of a small bucket, which has no page of its own.
     pub(super) fn inline(bytes: &'a [u8]) -> Result<Self, Malformed> {
         Self::new(bytes, 0).filter(|page| page.leaf).ok_or(Malformed::Element)
     }
@@ -131,17 +131,17 @@ impl<'a> Page<'a> {
         Some(Self { bytes, count: usize::from(u16_at(bytes, 10)?), leaf, pages })
     }
 
-    /// The pages below a branch.
+    /// The numbers of the pages below a branch page.
     pub(super) fn children(self) -> impl Iterator<Item = Result<u64, Malformed>> {
         self.elements().map(|element| u64_at(element?, 8).ok_or(Malformed::Element))
     }
 
-    /// What is on a leaf.
+    /// The items on a leaf page.
     pub(super) fn items(self) -> impl Iterator<Item = Result<Item<'a>, Malformed>> {
         self.elements().map(|element| Item::of(element?).ok_or(Malformed::Element))
     }
 
-    /// From each element to the end of the page: offsets count from the element.
+    /// For each element, the bytes from its start to the end of the page, because offsets count from the element.
     fn elements(self) -> impl Iterator<Item = Result<&'a [u8], Malformed>> {
         (0..self.count)
             .map(move |n| self.bytes.get(HEADER + n * ELEMENT..).ok_or(Malformed::Element))

@@ -12,7 +12,7 @@ use super::*;
 const EFFECT: &str = "nothing works";
 const PAGE: usize = 1024;
 
-/// 1024 bytes a page, 150 keys over several levels, buckets in buckets.
+/// Pages of 1024 bytes, 150 keys on several levels, nested buckets.
 const NESTED: &[u8] = include_bytes!("fixtures/nested.db");
 const FILES: [&[u8]; 4] = [
     NESTED,
@@ -46,13 +46,13 @@ fn reason(bytes: &[u8]) -> String {
     }
 }
 
-/// Where the bytes of the newest meta are, and its number.
+/// Which of the two meta pages is the newest.
 fn newest(bytes: &[u8]) -> usize {
     let txid = |n: usize| u64::from_le_bytes(bytes[n * PAGE + 64..][..8].try_into().unwrap());
     usize::from(txid(1) > txid(0))
 }
 
-/// Changes a field of the newest meta, with the right checksum.
+/// Changes a field of the newest meta page, with the correct checksum.
 fn with_meta(field: usize, value: u64) -> Vec<u8> {
     let mut bytes = NESTED.to_vec();
     let at = newest(&bytes) * PAGE + 16;
@@ -67,7 +67,7 @@ fn root_page(bytes: &[u8]) -> usize {
     usize::try_from(u64::from_le_bytes(bytes[at..][..8].try_into().unwrap())).unwrap() * PAGE
 }
 
-/// The first page of this kind.
+/// Offset of the first page of this kind with more than one element.
 fn page_of_kind(bytes: &[u8], flags: u8) -> usize {
     (2 * PAGE..bytes.len())
         .step_by(PAGE)
@@ -96,7 +96,7 @@ fn a_damaged_meta_leaves_the_other_one() {
     };
     let (new, old) = (newest(NESTED), 1 - newest(NESTED));
     assert_eq!(found(&torn(old)).unwrap().len(), 155);
-    // The one before it is of an empty file.
+    // The meta page before it is that of an empty file.
     assert_eq!(found(&torn(new)), Ok(Found::new()));
     let mut both = torn(new);
     both[old * PAGE + 70] ^= 1;
@@ -142,7 +142,7 @@ fn a_page_that_is_another_is_told() {
     // As while the owner writes it for the first time.
     bytes[root..root + PAGE].fill(0);
     assert!(reason(&bytes).contains("is not what it should be"));
-    // The root is a page of the list of free ones.
+    // The root is a page of the free list.
     bytes = NESTED.to_vec();
     bytes[root + 8] = 0x10;
     assert!(reason(&bytes).contains("is not what it should be"));
@@ -155,7 +155,7 @@ fn a_cycle_ends() {
     let own = u64::try_from(branch / PAGE).unwrap();
     bytes[branch + 16 + 8..][..8].copy_from_slice(&own.to_le_bytes());
     assert!(reason(&bytes).ends_with("is used twice"));
-    // Two branches below each other, and one child twice.
+    // Two branches with the same child.
     bytes = NESTED.to_vec();
     let (first, second) = (branch + 16 + 8, branch + 32 + 8);
     let child: [u8; 8] = bytes[first..][..8].try_into().unwrap();
@@ -176,8 +176,8 @@ fn what_lies_outside_its_page_is_told() {
     assert!(reason(&bytes).starts_with("damaged"));
 }
 
-/// A leaf whose elements are all one bucket without a page of its own, and that leaf again, and so on:
-/// each level multiplies.
+/// A leaf on which all elements are the same inline bucket, which contains such a leaf again, and so on: each level
+/// multiplies the number of elements.
 #[test]
 fn one_value_under_many_keys_ends() {
     // A page without elements.
@@ -238,7 +238,7 @@ fn a_file_is_taken_as_it_is_and_never_through_a_link() {
     assert!(matches!(taken(&dir.path().to_owned()), Err(Trouble::Unreadable { .. })));
 }
 
-/// Its owner holds its lock all the time.
+/// The file's owner holds its lock all the time.
 #[test]
 fn a_locked_file_is_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,16 +247,16 @@ fn a_locked_file_is_read() {
     let owner = fs::File::open(&path).unwrap();
     owner.try_lock().unwrap();
     assert!(Snapshot::take(&path, EFFECT).is_ok());
-    // And it still has it.
+    // The owner still holds it.
     assert!(fs::File::open(&path).unwrap().try_lock().is_err());
 }
 
-/// Transactions follow each other while the file is copied: never half of one and half of another.
+/// Transactions are committed while the file is copied: a copy never contains parts of two.
 #[test]
 fn a_file_that_is_written_meanwhile_is_whole_or_busy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
-    // Two files of one content each: every page of theirs is replaced, the meta last, as bolt does.
+    // Two images that differ only in the newest meta page, which bolt writes last. It is rewritten again and again.
     let images: Vec<Vec<u8>> = (0..2u64).map(|n| with_meta(48, 100 + n)).collect();
     fs::write(&path, &images[0]).unwrap();
     let meta = newest(NESTED) * PAGE;
@@ -283,7 +283,7 @@ fn a_file_that_is_written_meanwhile_is_whole_or_busy() {
                             Ok(())
                         })
                         .unwrap();
-                    // The older meta is of an empty file, and chosen while the newer one is torn.
+                    // The older meta page is that of an empty file, and is chosen while the newer one is incomplete.
                     assert!(entries == 155 || entries == 0, "{entries}");
                     whole += 1;
                 }
@@ -297,7 +297,7 @@ fn a_file_that_is_written_meanwhile_is_whole_or_busy() {
 }
 
 proptest! {
-    /// Whatever is changed in a file, it is read to an end, and says no more than it can hold.
+    /// Whatever is changed in a file, reading it ends, and yields no more than the file can contain.
     #[test]
     fn changed_anywhere_it_ends(
         file in 0..FILES.len(),

@@ -1,22 +1,22 @@
-//! Going through everything in a bolt file, whatever its pages say of each other: no recursion, every
-//! page once, and no more bytes than there are.
+//! Visits everything in a bolt file, safely whatever its pages contain: no recursion, every page once, and no more
+//! bytes than the file has.
 
 use std::rc::Rc;
 
 use super::page::{Item, Malformed, Meta, Page, u64_at};
 
-/// Buckets in buckets. The stores that are read have three levels at most.
+/// Maximum depth of nested buckets. The stores that are read have at most three levels.
 const DEEPEST: usize = 8;
 
-/// A bucket's root and its sequence, before the page of one that has none of its own.
+/// Size of a bucket's header: its root and its sequence number. An inline page follows it.
 const BUCKET: usize = 16;
 
-/// One thing in a file.
+/// A value or a bucket.
 pub(crate) struct Entry<'p, 'a> {
     /// The buckets that it is in, from the root.
     pub(crate) path: &'p [&'a [u8]],
     pub(crate) key: &'a [u8],
-    /// Its value; none: it is a bucket.
+    /// Its value; `None` for a bucket.
     pub(crate) value: Option<&'a [u8]>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn walk<'a, E: From<Malformed>>(
         bytes,
         meta,
         seen: vec![false; bytes.len() / meta.page_size],
-        // Keys and values lie side by side; those of a bucket without a page lie in another's value.
+        // Keys and values do not overlap, except that those of an inline bucket are within a value.
         left: bytes.len().saturating_mul(2),
         todo: Vec::new(),
     };
@@ -50,9 +50,9 @@ type Path<'a> = Rc<[&'a [u8]]>;
 struct Walk<'a, 'm> {
     bytes: &'a [u8],
     meta: &'m Meta,
-    /// Pages that were reached.
+    /// Pages that were visited.
     seen: Vec<bool>,
-    /// How many bytes of keys and values may follow.
+    /// Number of bytes of keys and values that may still follow.
     left: usize,
     todo: Vec<(Path<'a>, Page<'a>)>,
 }

@@ -71,7 +71,7 @@ fn which_files_are_endpoints() {
     }
 }
 
-/// Those that are there, and how many IPs of which container are read.
+/// For each set of existing files: the number of IPs read, and for which container.
 #[test]
 fn the_newest_shape_of_an_endpoint_counts_and_its_own_directory() {
     let dir = tempfile::tempdir().unwrap();

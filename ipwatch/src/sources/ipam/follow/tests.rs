@@ -11,7 +11,7 @@ use crate::sources::ipam::Settings;
 use crate::sources::ipam::cilium::Cilium;
 use crate::sources::ipam::host_local::HostLocal;
 
-/// host-local below a directory of the test's own, followed by hand: a turn is taken when the test says.
+/// A follower of host-local below a directory of the test's own; the test calls each turn.
 struct Following {
     dir: tempfile::TempDir,
     follower: Follower,
@@ -42,7 +42,7 @@ impl Following {
         fs::write(self.path(below), format!("{id}\r\neth0")).unwrap();
     }
 
-    /// One turn, as words.
+    /// Runs one turn and returns its facts as words.
     fn turn(&mut self) -> Vec<String> {
         self.next = self.follower.turn().unwrap();
         let mut words = Vec::new();
@@ -53,7 +53,7 @@ impl Following {
         words
     }
 
-    /// Turns until there is nothing left to look at again.
+    /// Runs turns until nothing is left to be checked again.
     fn settle(&mut self) -> Vec<String> {
         let mut words = self.turn();
         while let Some(next) = self.next {
@@ -103,7 +103,7 @@ impl Following {
     }
 }
 
-/// All of it below a directory of the test's own.
+/// Settings with all paths below a directory of the test's own.
 fn settings(dir: &Path) -> Settings {
     Settings {
         conf_dirs: vec![dir.join("net.d")],
@@ -160,7 +160,7 @@ fn reservations_come_change_and_go() {
     assert_eq!(sorted(following.turn()), ["cbr0/10.0.0.2 gone", "cbr0/10.0.0.3 b"]);
     fs::remove_file(following.path("cbr0/10.0.0.3")).unwrap();
     assert_eq!(following.turn(), ["cbr0/10.0.0.3 gone"]);
-    // A network of its own, made and filled at once.
+    // A network whose directory is created and filled at once.
     fs::create_dir(following.path("other")).unwrap();
     following.reserve("other/10.0.0.9", "c");
     assert_eq!(following.turn(), ["other/10.0.0.9 c"]);
@@ -194,13 +194,13 @@ fn an_empty_file_is_looked_at_twice_before_it_is_told() {
     let unreadable = "cbr0/10.0.0.2 unreadable: it is empty";
     assert_eq!(following.settle(), [unreadable, "Degraded cbr0/10.0.0.2: it is empty"]);
     assert!(clock::now().since(before) >= super::super::trouble::CONFIRM);
-    // Once, and the rest goes on.
+    // Reported once, while the rest continues.
     fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
     following.reserve("cbr0/10.0.0.3", "a");
     assert_eq!(following.settle(), ["cbr0/10.0.0.3 a"]);
     following.reserve("cbr0/10.0.0.2", "b");
     assert_eq!(following.settle(), ["cbr0/10.0.0.2 readable", "cbr0/10.0.0.2 b", "Active"]);
-    // Torn again, it stands for what it said.
+    // When the file is truncated again, its former content stays valid.
     fs::write(following.path("cbr0/10.0.0.2"), "\r\n").unwrap();
     let words = following.settle();
     assert_eq!(words[0], "cbr0/10.0.0.2 unreadable: it names no container");
@@ -214,7 +214,7 @@ fn a_file_that_is_being_written_is_no_trouble() {
     fs::write(following.path("cbr0/10.0.0.2"), "").unwrap();
     assert_eq!(following.turn(), ["began", "cut", "Active"]);
     following.reserve("cbr0/10.0.0.2", "a");
-    // What was cut short is told again when everything can be read.
+    // An incomplete dump is repeated when everything can be read.
     let words = following.settle();
     assert_eq!(words, ["cbr0/10.0.0.2 a", "began", "cbr0/10.0.0.2 a", "whole"]);
 }
@@ -265,7 +265,7 @@ fn what_is_no_file_is_not_opened() {
 fn a_directory_replaced_while_it_is_watched() {
     let mut following = Following::new(filled);
     following.turn();
-    // By two renames, as some stores do: nothing has gone meanwhile.
+    // By two renames, as some stores do: nothing counts as gone meanwhile.
     fs::create_dir(following.path("next")).unwrap();
     following.reserve("next/10.0.0.2", "z");
     following.settle();
@@ -280,11 +280,11 @@ fn a_directory_replaced_while_it_is_watched() {
     for word in ["cbr0/fd00::2 gone", "cbr0/10.0.0.2 z"] {
         assert!(of_it.contains(&&word.to_owned()), "{words:?}");
     }
-    // The new one is watched, and the old one no longer stands for it.
+    // The new directory is watched, and the old one no longer takes its place.
     following.reserve("stale/10.0.0.7", "old");
     following.reserve("cbr0/10.0.0.8", "new");
     assert_eq!(sorted(following.settle()), ["cbr0/10.0.0.8 new", "stale/10.0.0.7 old"]);
-    // A link leads out of the store.
+    // A link that leads out of the store.
     fs::remove_dir_all(following.path("cbr0")).unwrap();
     symlink(following.path("stale"), following.path("cbr0")).unwrap();
     let words = following.settle();
@@ -329,7 +329,7 @@ fn a_store_that_grows_while_it_is_read() {
     }
     writer.join().unwrap();
     seen.extend(following.settle());
-    // A writer that is kept from the CPU between open and write leaves an empty file for long.
+    // A writer that gets no CPU time between open and write leaves an empty file for long.
     let reserved = |word: &&String| word.contains(" c") && !word.contains("readable");
     let told: Vec<_> =
         seen.iter().filter(reserved).filter(|word| word.starts_with("cbr0/")).collect();
@@ -337,7 +337,7 @@ fn a_store_that_grows_while_it_is_read() {
     assert!(!seen.iter().any(|word| word.contains("gone")));
 }
 
-/// A configuration of network `a`, with the canary that must appear nowhere.
+/// A configuration of network `a`, with a canary text that must appear nowhere.
 fn configure(dir: &Path, more: &str) {
     let text = format!(
         r#"{{"name": "a", "type": "bridge", "token": "canary", "ipam": {{"type": "host-local"{more}}}}}"#
@@ -358,7 +358,7 @@ fn ranges_come_change_and_end_with_their_configuration() {
     assert_eq!(following.turn(), ["cbr0/10.0.0.2 x"]);
     configure(following.dir.path(), r#", "subnet": "10.1.0.0/25""#);
     assert_eq!(following.settle(), ["ranges", "a [125]", "end"]);
-    // What an unreadable one said stands.
+    // The former content of an unreadable file stays valid.
     fs::write(following.dir.path().join("net.d/a.conf"), "{").unwrap();
     let words = following.settle();
     assert!(
@@ -403,7 +403,7 @@ fn flannel_says_which_range_later() {
     assert_eq!(following.settle(), ["ranges", "end"]);
 }
 
-/// A store that is busy until it is not.
+/// A store that is busy for some time.
 struct Busy(PathBuf);
 
 impl Store for Busy {
@@ -450,7 +450,7 @@ fn a_busy_store_is_tried_again_for_a_while() {
     assert!(
         matches!(&told[0].what, Observation::StoreUnreadable(it) if it.reason.contains("locked"))
     );
-    // A lock that is let go of is no event.
+    // The release of a lock is no event.
     assert!(pauses.len() >= 4 && pauses.is_sorted(), "{pauses:?}");
 }
 
@@ -503,8 +503,8 @@ fn a_configuration_may_be_a_link() {
     assert_eq!(following.settle(), ["ranges", "cbr0 [125]", "end"]);
 }
 
-/// An agent that is upgraded writes the newer shape beside the older one, and then removes that: the endpoint has its IP
-/// all the time. One that is downgraded does the reverse.
+/// An upgraded agent writes the newer format beside the older one, and then removes the older: the endpoint keeps its
+/// IP. A downgraded agent does the reverse.
 #[test]
 fn an_endpoint_keeps_its_ip_while_its_shape_changes() {
     let json = |id: &str| format!(r#"{{"ID": 42, "dockerID": "{id}", "IPv4": "10.0.1.5"}}"#);

@@ -38,7 +38,7 @@ fn what_is_no_reservation() {
     for id in ["a b", "--all", "a;id", "é", &"a".repeat(129)] {
         assert_eq!(parse(id.as_bytes()), Err("its first line is no container id"), "{id}");
     }
-    // For whom it is, is known all the same.
+    // The container is known all the same.
     assert_eq!(parse(b"abc\n$(id)").map(|holder| holder.ifname), Ok(None));
 }
 

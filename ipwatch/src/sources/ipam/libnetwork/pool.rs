@@ -1,4 +1,4 @@
-//! What libnetwork's own IPAM can hand out of a network's pools (`ipam/allocator.go`).
+//! What libnetwork's own IPAM can allocate from a network's pools (`ipam/allocator.go`).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,12 +9,12 @@ use crate::fact::RangePart;
 use crate::prefix::Prefix;
 use crate::sources::json::Name;
 
-/// One pool, as a network's document has it.
+/// A pool in a network's document.
 #[derive(Deserialize)]
 struct Info {
     #[serde(rename = "PoolID")]
     pool: Name,
-    /// JSON once more.
+    /// A JSON text.
     #[serde(rename = "IPAMData")]
     data: String,
 }
@@ -23,7 +23,7 @@ struct Info {
 #[serde(rename_all = "PascalCase")]
 struct Data {
     gateway: Option<Name>,
-    /// `name → IP/LEN`: kept for something else.
+    /// `name → IP/LEN`: reserved for other uses.
     aux_addresses: Option<HashMap<String, Name>>,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn parts(infos: &str) -> Option<Vec<RangePart>> {
 
 fn part(info: &Info) -> Option<RangePart> {
     let Name(id) = &info.pool;
-    // `SPACE/NET/LEN`, and with a range of its own `SPACE/NET/LEN/NET/LEN`.
+    // `SPACE/NET/LEN`, or with a range of its own `SPACE/NET/LEN/NET/LEN`.
     let mut words = id.split('/').skip(1);
     let mut subnet = || Prefix::new(words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let pool = subnet()?;
@@ -51,7 +51,7 @@ fn part(info: &Info) -> Option<RangePart> {
     (first <= last).then_some(RangePart { first, last, except })
 }
 
-/// All but the network's own address, and of IPv4 the broadcast address; of two or fewer, all.
+/// All IPs except the network address and, for IPv4, the broadcast address; all of them if the pool has at most two.
 fn usable(pool: Prefix) -> Option<(IpAddr, IpAddr)> {
     if pool.ip.is_ipv4() && pool.host_bits() < 2 {
         return Some(pool.range());

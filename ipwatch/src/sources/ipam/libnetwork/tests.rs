@@ -1,14 +1,14 @@
 use super::*;
 use crate::sources::ipam::Store;
 
-/// dockerd's own, of two containers in two networks.
+/// dockerd's own file, with two containers in two networks.
 const FILE_OF_TESTS: &[u8] = include_bytes!("../bolt/fixtures/libnetwork.db");
 
 fn read(bytes: &[u8]) -> Result<Content, Trouble> {
     content(&Snapshot::parse(bytes.to_vec(), EFFECT)?, Path::new("/t/local-kv.db"))
 }
 
-/// What single documents say.
+/// The content of single documents.
 fn said(documents: &[(&str, &str)]) -> Content {
     let mut found = Documents::default();
     for (key, json) in documents {
@@ -48,7 +48,7 @@ fn and_what_its_networks_can_hand_out() {
     assert_eq!((office.sets.len(), office.sets[0][0].usable()), (2, 5));
     assert_eq!(office.sets[1][0].first.to_string(), "fd00:211:4::1");
     let part = &shop.sets[0][0];
-    // A range within the subnet: its first address is one like others, the broadcast address is not.
+    // A range within the subnet: its first address can be allocated, the broadcast address cannot.
     let ends = (part.first.to_string(), part.last.to_string());
     assert_eq!(ends, ("10.211.3.128".to_owned(), "10.211.3.254".to_owned()));
     let except: Vec<String> = part.except.iter().map(ToString::to_string).collect();
@@ -98,7 +98,7 @@ fn a_document_that_is_none_is_told_without_its_content() {
         panic!()
     };
     assert!(reason.contains("sandbox/s1") && !reason.contains("canary"), "{reason}");
-    // Not ours to read, or nothing in it.
+    // Not to be read, or empty.
     for (key, json) in
         [("other/sandbox/s1/", &b"x"[..]), ("docker/network/v1.0/endpoint_count/", b"")]
     {

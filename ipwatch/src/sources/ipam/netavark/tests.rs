@@ -1,6 +1,6 @@
 use super::*;
 
-/// podman's own, of three containers in two networks.
+/// podman's own file, with three containers in two networks.
 const FILE_OF_TESTS: &[u8] = include_bytes!("../bolt/fixtures/netavark.db");
 
 fn part_of(subnet: &str) -> Option<RangePart> {

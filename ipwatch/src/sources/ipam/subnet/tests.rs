@@ -6,7 +6,7 @@ fn written(subnet: &str, start: &str, end: &str, gateway: &str) -> Result<RangeP
     Written { subnet: name(subnet), range_start, range_end, gateway }.part()
 }
 
-/// First, last, and how many of them can be handed out.
+/// First, last, and the number of IPs that can be allocated.
 fn usable(subnet: &str, start: &str, end: &str, gateway: &str) -> (String, String, u64) {
     let part = written(subnet, start, end, gateway).unwrap();
     (part.first.to_string(), part.last.to_string(), part.usable())

@@ -37,9 +37,9 @@ fn every_shape_of_a_pods_resources_is_read() {
         let ips: Vec<String> = of(&content, pod).iter().map(|r| r.ip.to_string()).collect();
         assert_eq!(ips, [ip], "{pod}");
     }
-    // Named by the key alone.
+    // Named only by its key.
     assert_eq!(of(&content, "nameless").len(), 1);
-    // A pod that no IP was taken for.
+    // A pod without an IP.
     assert!(of(&content, "veth").is_empty());
     assert_eq!(content.reservations.len(), 6 + 14);
     assert!(content.ranges.is_empty());
@@ -104,7 +104,7 @@ fn a_pod_with_an_eni_from_the_cluster_has_its_ips_in_the_configuration_alone() {
     assert_eq!(short, ["10.0.5.7 eth0", "fd00::7 eth0", "10.0.6.7 eth1"]);
     assert_eq!((&*read[0].network, read[0].container_id.as_deref()), ("terway", Some("c7")));
     assert_eq!(read[0].pod.as_ref().unwrap().uid.as_deref(), Some("u7"));
-    // Where the resources say it, the configuration adds nothing.
+    // If the resources contain the IP, the configuration adds nothing.
     let both = r#"{"Resources":[{"type":"eniIp","eni_id":"eni-1","ipv4":"10.0.3.1"}],"NetConf":"[{\"BasicInfo\":{\"PodIP\":{\"IPv4\":\"10.0.3.1\"}}}]"}"#;
     assert_eq!(of_one(both).len(), 1);
     for nothing in [r#"{"NetConf":""}"#, r#"{"NetConf":null}"#, r#"{"NetConf":"{"}"#, "{}"] {

@@ -11,10 +11,10 @@ use super::super::*;
 use crate::clock;
 
 const NESTED: &[u8] = include_bytes!("../fixtures/nested.db");
-/// `make.go`, built. `cargo xtask test --long` builds it.
+/// The binary of `make.go`, built by `cargo xtask test --long`.
 const WRITER: &str = "IPWATCH_TEST_BOLT_WRITER";
 
-/// As bolt does before it writes pages that the file has no place for.
+/// As bolt does before it writes pages beyond the end of the file.
 #[test]
 fn a_file_that_grows_meanwhile_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -43,8 +43,7 @@ fn a_file_that_grows_meanwhile_is_whole() {
     });
 }
 
-/// Bolt itself commits without end, as a process of its own: what is read is one transaction's, never
-/// half of one and half of another.
+/// Bolt itself commits without a pause in another process: a copy always contains one transaction, never parts of two.
 #[test]
 #[ignore = "needs Go and its bolt: cargo xtask test --long"]
 fn transactions_of_a_live_owner_are_never_mixed() {
@@ -73,7 +72,7 @@ fn transactions_of_a_live_owner_are_never_mixed() {
     assert!(owner.wait().unwrap().success());
 }
 
-/// Starts it, and waits for its first transaction.
+/// Starts the process, and waits for its first transaction.
 fn owner(path: &Path) -> Child {
     let mut command = Command::new(std::env::var_os(WRITER).expect(WRITER));
     command.arg("commit").arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -84,7 +83,7 @@ fn owner(path: &Path) -> Child {
     owner
 }
 
-/// The number of the transaction that everything in the file is of.
+/// The number of the transaction that wrote everything in the file.
 fn transaction(snapshot: &Snapshot) -> u32 {
     let mut values = BTreeMap::new();
     let all = snapshot.values("relation", |key, value| {
