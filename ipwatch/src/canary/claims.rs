@@ -1,13 +1,13 @@
-//! Whose a record or a fact is: the canary's, or the node's.
+//! Decides whether a record or a fact belongs to the canary or to the node.
 //!
-//! The netns are known by name before anything happens in them. Their making is an event itself, which tells a name
-//! that nobody knows yet: until the stage has said which ones they are, a few milliseconds, nobody hands facts on and no
-//! ring buffer is read ([`Claims::settled`]). What comes meanwhile waits where it would wait for a busy daemon.
+//! The netns are known by name before anything happens in them. Their creation, however, is an event whose name is not
+//! known yet: until the stage has named its netns, which takes a few milliseconds, no facts are sent on and no ring
+//! buffer is read ([`Claims::settled`]). What arrives meanwhile waits as it would for a busy daemon.
 //!
-//! A netns is recognised by its cookie. Where only the inode is known, which the kernel hands out again at once
-//! (`ns_free_inum`), it is the canary's from the start of the stage to its end; after that the rest of its teardown alone
-//! is. We give its netns no nsid, but somebody else on the node may, and netlink then tells of them by that alone:
-//! see `nsids`.
+//! A netns is recognised by its cookie. If only the inode is known, which the kernel reuses at once (`ns_free_inum`),
+//! the inode is the canary's from the start of the stage to its end; after that only the rest of its teardown is. We
+//! give its netns no nsid, but another process on the node may, and netlink then reports them only by nsid: see
+//! `nsids`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,28 +21,28 @@ use crate::fact::{BootNs, Fact, Holder, NetnsRef, Observation, Origin, TaskKey};
 
 pub(super) mod nsids;
 
-/// Tasks of one run that are remembered. It makes six.
+/// Maximum number of remembered tasks of one run, which creates six.
 const MOST_TASKS: usize = 256;
-/// Netns that are remembered: of the last four runs.
+/// Maximum number of remembered netns: those of the last four runs.
 const MOST_NAMES: usize = 8;
-/// A teardown may wait behind another one that hangs. After this its netns has appeared nowhere for so long that it
-/// never will.
+/// In nanoseconds. A teardown may wait behind another one that hangs. After this time nothing about the netns will be
+/// reported any more.
 const FORGET_AFTER: u64 = 600_000_000_000;
-/// How long a netns is remembered after its end: records of another ring buffer are read later, and a list that was
-/// begun before may name it.
+/// Nanoseconds that a netns is remembered after its end: records of another ring buffer are read later, and a list that
+/// was started before may contain it.
 const TOLD_LATE: u64 = 60_000_000_000;
-/// How long the end of a netns of which only the inode is told still means the canary's when the stage is gone. All else
-/// that happens after that is another netns's: the kernel may give the inode to a new one at any time.
+/// Nanoseconds for which the end of a netns that is known only by inode still counts as the canary's after the stage
+/// has ended. Everything else after that belongs to another netns: the kernel may reuse the inode at any time.
 const INODE_LASTS: u64 = 2_000_000_000;
-/// Between two looks whether facts may go on.
+/// Between two checks whether facts may be sent on.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is the canary's. Shared by everything through which facts go.
+/// What belongs to the canary. Shared by everything through which facts pass.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// There is anything to look for.
+    /// Whether there is anything to filter out.
     active: AtomicBool,
-    /// Facts wait until this moment on the boot clock, at the latest.
+    /// Until when on the boot clock facts wait at most.
     hold_until: AtomicU64,
     state: Mutex<State>,
 }
@@ -52,33 +52,33 @@ struct State {
     /// The stage's process, while it runs.
     stage: Option<u32>,
     names: Vec<Name>,
-    /// Its tasks, and those of its plugins.
+    /// Tasks of the stage and of its plugins.
     tasks: BTreeSet<TaskKey>,
     /// What was seen in this run, and how many nanoseconds after it happened.
     marks: BTreeMap<Mark, u64>,
-    /// When the stage of the last run was started: before, none of its netns was there.
+    /// When the stage of the last run was started: none of its netns existed before.
     born: BootNs,
     nsids: Nsids,
-    /// The netns walk has last seen a netns of the canary's waiting for its teardown.
+    /// When the netns walk last saw a netns of the canary waiting for its teardown.
     queued: Option<BootNs>,
 }
 
-/// A netns of the canary's.
+/// A netns of the canary.
 #[derive(Debug, Clone, Copy)]
 struct Name {
     netns: NetnsRef,
     born: BootNs,
-    /// When its last task went.
+    /// When its last task ended.
     left: Option<BootNs>,
     /// When its teardown ended.
     gone: Option<BootNs>,
-    /// Its inode was given to another netns: of what happens later, its end alone is of this one.
+    /// Whether its inode was reused by another netns: of later events, only the end of the teardown is this netns's.
     reused: bool,
 }
 
 impl Name {
-    /// Whether a record is about it. Where only one side knows the cookie (the kernel has it from 5.12 on, and tells it
-    /// by `SO_NETNS_COOKIE` from 5.14 on), the inode decides.
+    /// Whether a record is about this netns. If only one side knows the cookie (the kernel has it since 5.12, and
+    /// reports it through `SO_NETNS_COOKIE` since 5.14), the inode decides.
     fn is_of(&self, seen: &marks::Seen) -> bool {
         if let Some(cookie) = self.netns.cookie.filter(|_| seen.netns.cookie != 0) {
             return cookie == seen.netns.cookie;
@@ -87,12 +87,12 @@ impl Name {
         inode && seen.at >= self.born.0 && self.lasts(seen)
     }
 
-    /// Whether its inode was its own when this happened.
+    /// Whether the inode was this netns's when the record's event happened.
     fn lasts(&self, seen: &marks::Seen) -> bool {
         let torn_down = matches!(seen.mark, Some(Mark::Dying | Mark::Gone));
         let ended = self.gone.is_some_and(|gone| seen.at > gone.0);
         match self.left {
-            // The stage holds it: the netns that ends is the one that had the inode before.
+            // The stage still holds this netns, so the netns that ends had the inode before.
             None => !torn_down,
             Some(_) if torn_down && self.reused => {
                 seen.mark == Some(Mark::Gone) && self.gone.is_none()
@@ -102,20 +102,20 @@ impl Name {
         }
     }
 
-    /// The same for a netns that a fact names; `ends`: it is the end of a netns.
+    /// As [`is_of`](Self::is_of), for the netns in a fact. `ends`: whether the fact reports the end of a netns.
     fn is_named(&self, netns: &NetnsRef, at: BootNs, ends: bool) -> bool {
         if let (Some(one), Some(other)) = (self.netns.cookie, netns.cookie) {
             return one == other;
         }
         let inode = netns.inode.is_some() && self.netns.inode == netns.inode;
-        // A list is as old as its beginning: what it names may have come meanwhile.
+        // A list has the time of its start: a netns in it may have been created since.
         let begun = !ends || self.left.is_some() && at >= self.born;
         inode && begun && !self.reused && self.left.is_none_or(|left| at <= left)
     }
 }
 
 impl Claims {
-    /// A run begins: `stage` is the process that is to make its netns.
+    /// A run starts. `stage`: the process that will create its netns.
     pub(super) fn begin(&self, stage: u32) {
         let mut state = self.state();
         state.stage = Some(stage);
@@ -126,13 +126,13 @@ impl Claims {
         self.active.store(true, Ordering::Release);
     }
 
-    /// The stage is about to make them. Everybody waits until it has, but no longer than this.
+    /// The stage is about to create its netns. Facts wait until it has, but at most this long.
     pub(crate) fn hold(&self, most: Duration) {
         let until = clock::now().plus(most.as_nanos() as u64);
         self.hold_until.store(until.0, Ordering::Release);
     }
 
-    /// These are its netns.
+    /// Sets the netns of this run.
     pub(super) fn know(&self, netns: [NetnsRef; 2], doors: Option<Doors>) {
         let mut state = self.state();
         let born = state.born;
@@ -149,9 +149,9 @@ impl Claims {
         self.hold_until.store(0, Ordering::Release);
     }
 
-    /// The stage is gone; what the kernel tells of its netns from now on is the end of them.
+    /// The stage has ended; what is reported of its netns from now on is their end.
     pub(super) fn left(&self) {
-        // Before the doors close: as long as they hold the netns nobody else gets its inode.
+        // Taken before the doors close: while they hold the netns, its inode cannot be reused.
         let now = clock::now();
         let mut state = self.state();
         state.stage = None;
@@ -162,7 +162,7 @@ impl Claims {
         self.hold_until.store(0, Ordering::Release);
     }
 
-    /// A stage runs, or hangs.
+    /// Whether a stage runs, or hangs.
     pub(super) fn is_on_stage(&self) -> bool {
         self.state().stage.is_some()
     }
@@ -172,32 +172,33 @@ impl Claims {
         self.state().marks.clone()
     }
 
-    /// Whether a netns walk since `since` has seen a netns of the canary's waiting for its teardown.
+    /// Whether a netns walk since `since` has seen a netns of the canary waiting for its teardown.
     pub(super) fn is_queued(&self, since: BootNs) -> bool {
         self.state().queued.is_some_and(|at| at >= since)
     }
 
-    /// Whether facts have to wait.
+    /// Whether facts must wait.
     pub(crate) fn is_held(&self) -> bool {
         let until = self.hold_until.load(Ordering::Acquire);
         until != 0 && clock::now().0 < until
     }
 
-    /// Waits until facts may go on: not at all but for the few milliseconds in which the netns are made.
+    /// Waits until facts may be sent on. Returns at once except during the few milliseconds in which the netns are
+    /// created.
     pub(crate) async fn settled(&self) {
         while self.is_held() {
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// The same on a thread of one's own.
+    /// The same, blocking the thread.
     pub(crate) fn settled_blocking(&self) {
         while self.is_held() {
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Whether a record of the kernel half is the canary's. It is then noted here, and nobody else is to see it.
+    /// Whether a record of the kernel half is the canary's. It is then noted here, and must be dropped by the caller.
     pub(crate) fn claims(&self, record: &[u8]) -> bool {
         if !self.active.load(Ordering::Acquire) {
             return false;
@@ -219,7 +220,7 @@ impl Claims {
         ours
     }
 
-    /// Takes the canary's facts out.
+    /// Removes the canary's facts.
     pub(crate) fn admit(&self, facts: &mut Vec<Fact>) {
         if !self.active.load(Ordering::Acquire) {
             return;
@@ -236,7 +237,7 @@ impl Claims {
         self.rest(&mut state, now);
     }
 
-    /// Looks no further when nothing is left to look for.
+    /// Stops filtering when nothing is left to filter out.
     fn rest(&self, state: &mut State, now: BootNs) {
         let within = |moment: Option<BootNs>, most| moment.is_none_or(|at| now.since(at) < most);
         state.names.retain(|name| within(name.left, FORGET_AFTER) && within(name.gone, TOLD_LATE));
@@ -247,7 +248,7 @@ impl Claims {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whatever a thread left here that died: at worst a fact too many is told.
+        // If a thread panicked while it held the lock, at worst one fact too many is reported.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -267,7 +268,7 @@ impl State {
             }
             Who::Task(task) => {
                 let leaves = self.tasks.remove(&task);
-                // The stage's own, before it has said which netns is its.
+                // The stage's own process, before it has named its netns.
                 !leaves && !nowhere && self.stage == Some(task.pid)
             }
             Who::Call(task, ours) if ours && self.stage.is_some() => {
@@ -279,7 +280,7 @@ impl State {
         }
     }
 
-    /// Whether the netns that was made is the canary's. One with an inode of a past one is not: it has it from there.
+    /// Whether a created netns is the canary's. One with the inode of a past one is not: it has reused that inode.
     fn is_made(&mut self, seen: &marks::Seen) -> bool {
         let cookie = |name: &Name| name.netns.cookie.is_some() && seen.netns.cookie != 0;
         for name in &mut self.names {
@@ -295,7 +296,7 @@ impl State {
         }
     }
 
-    /// Whether a fact is the canary's. What it shows is noted.
+    /// Whether a fact is the canary's. Notes what the fact shows.
     fn takes(&mut self, fact: &Fact, now: BootNs) -> bool {
         if let Some(nsid) = place(&fact.what).and_then(by_nsid) {
             return match fact.what {
@@ -306,7 +307,7 @@ impl State {
         }
         let (ours, mark) = match &fact.what {
             Observation::Lost { .. } => {
-                // That an nsid was taken away may be among it.
+                // The removal of an nsid may be among what was lost.
                 self.nsids.forget();
                 (false, None)
             }
@@ -316,7 +317,7 @@ impl State {
             Observation::Task(task) => {
                 let ours = self.is_named(&task.netns, fact.at) || self.stage == Some(task.key.pid);
                 if ours {
-                    // Its end names no netns.
+                    // The record of its end will contain no netns.
                     self.learn(task.key);
                 }
                 (ours, Some(Mark::TaskListed))
@@ -326,7 +327,7 @@ impl State {
                 (self.is_named(netns, fact.at), fd.then_some(Mark::FileListed))
             }
             Observation::NetnsDying { netns } => {
-                // As if it had begun before the stage went, which is what began it.
+                // The stage's end causes the teardown, so the fact counts as if it began before that.
                 let began = BootNs(fact.at.0.saturating_sub(INODE_LASTS));
                 let ours = self.names.iter().any(|name| {
                     let began = BootNs(began.0.max(name.born.0).min(fact.at.0));
@@ -343,7 +344,8 @@ impl State {
             Observation::NetnsGone { netns } | Observation::NetnsClosed { netns } => {
                 (self.names.iter().any(|name| name.is_named(netns, fact.at, true)), None)
             }
-            // Of a child that was killed and is slow to go. Somebody else who kills one of them, or the stage, is told.
+            // From a child that was killed and ends slowly. If another process kills a child or the stage, that is
+            // reported.
             Observation::Signalled { by, .. } => {
                 (self.stage.is_some_and(|stage| stage == by.pid), None)
             }
@@ -358,13 +360,13 @@ impl State {
         ours
     }
 
-    /// Whether a netns that was there at this time is the canary's.
+    /// Whether a netns that existed at this time is the canary's.
     fn is_named(&self, netns: &NetnsRef, at: BootNs) -> bool {
         self.names.iter().any(|name| name.is_named(netns, at, false))
     }
 }
 
-/// The netns of a fact that has one.
+/// The netns of a fact, if it has one.
 fn place(what: &Observation) -> Option<&NetnsRef> {
     match what {
         Observation::Netns { netns }
@@ -391,7 +393,7 @@ fn place(what: &Observation) -> Option<&NetnsRef> {
     }
 }
 
-/// The nsid of a netns of which nothing else is known.
+/// The nsid of a netns, if nothing else is known of it.
 fn by_nsid(netns: &NetnsRef) -> Option<i32> {
     netns.nsid.filter(|_| netns.cookie.is_none() && netns.inode.is_none())
 }

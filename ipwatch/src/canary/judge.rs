@@ -1,33 +1,34 @@
-//! What the marks of one run prove of each event. Pure.
+//! What the marks of one run prove about each event. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::marks::Mark;
 use crate::sources::probes::Rung;
 
-/// What is known of one event.
+/// What is known about one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// All of it was seen, the slowest after so many nanoseconds. None: the kernel half only counts it.
+    /// Everything expected was seen; the slowest part after this many nanoseconds. `None`: the kernel half only counts
+    /// it.
     Seen(Option<u64>),
-    /// It was made, and this of it was not told.
+    /// The event was made, and this part of it was not reported.
     NotSeen(String),
-    /// No canary can make it here, and why.
+    /// The canary cannot make the event here, and why.
     NotTried(String),
-    /// It could not be made, or not be told, for a reason that may pass.
+    /// The event could not be made, or not be reported, for a temporary reason.
     NotNow(String),
 }
 
-/// Why a step was left out, as the stage says it, by the word for the step.
+/// Why a step was left out, by the stage's name of the step.
 pub(crate) type LeftOut = BTreeMap<String, String>;
 
-/// What was seen in one run, and how many nanoseconds after it happened, where a record tells.
+/// What was seen in one run, and how many nanoseconds after it happened, if a record shows it.
 pub(crate) type Marks = BTreeMap<Mark, Option<u64>>;
 
-/// An event, the step that makes it, and what is seen of it.
+/// An event, the step that makes it, and what must be seen of it.
 type Expected = (&'static str, &'static str, &'static [(Mark, &'static str)]);
 
-/// By the names of the ladder.
+/// By the names in the ladder.
 const EXPECTED: &[Expected] = &[
     ("process-fork", "children", &[(Mark::Fork, "a fork")]),
     ("process-exec", "children", &[(Mark::Exec, "an exec")]),
@@ -73,15 +74,15 @@ const EXPECTED: &[Expected] = &[
     ("file-list", "lists", &[(Mark::FileListed, "an fd")]),
 ];
 
-/// Steps that are the end of the stage.
+/// Steps that happen at the end of the stage.
 const LAST: [&str; 3] = ["release", "free", "teardown"];
 
-/// What cannot be made where these events are told, or not told.
+/// Steps whose result cannot be seen, because of which events are attached and which are not.
 pub(super) fn untold(events: &[(&str, Rung)]) -> LeftOut {
     let attached = |name: &str| events.iter().any(|(event, _)| *event == name);
     let mut left_out = LeftOut::new();
     let mut leave = |step: &str, why: &str| left_out.insert(step.to_owned(), why.to_owned());
-    // The kernel half remembers an exit, and tells the end of what it remembers once (ipwatch-ebpf/src/tasks.rs).
+    // The kernel half remembers an exit, and reports the end of a remembered task once (ipwatch-ebpf/src/tasks.rs).
     if !attached("process-exit") {
         leave("release", "it tells only of tasks of which process-exit has told");
         leave("free", "it tells only of tasks of which process-exit has told");
@@ -91,7 +92,7 @@ pub(super) fn untold(events: &[(&str, Rung)]) -> LeftOut {
     left_out
 }
 
-/// What is to be seen of these events: while the stage stands, or when it has gone.
+/// What must be seen of these events: while the stage runs, or after it has ended.
 pub(super) fn wanted(
     events: &[(&str, Rung)],
     left_out: &LeftOut,
@@ -107,7 +108,7 @@ pub(super) fn wanted(
         .collect()
 }
 
-/// What a run says of one event that stands on this rung; `held_back`: records of its kinds were lost or held back
+/// The verdict of a run about one event on this rung. `held_back`: whether records of its kinds were lost or suppressed
 /// meanwhile.
 pub(crate) fn judge(
     event: &str,
@@ -132,7 +133,7 @@ pub(crate) fn judge(
         let slowest = expected.iter().filter_map(|(mark, _)| marks.get(mark).copied().flatten());
         return Verdict::Seen(slowest.max());
     }
-    // A whole run that failed leaves every step out.
+    // A run that failed as a whole leaves every step out.
     if let Some(why) = left_out.get("all") {
         return Verdict::NotNow(why.clone());
     }
@@ -187,7 +188,7 @@ mod tests {
         let not_tried = Verdict::NotTried("IPv6 is off".to_owned());
         assert_eq!(verdict("ipv6-address", &[], &off), not_tried);
         assert_eq!(verdict("sigkill", &[(Mark::Kill, 1)], &off), Verdict::Seen(Some(1)));
-        // The steps before it were made and seen.
+        // The steps before the failure were made and seen.
         let failed = [("all", "the stage hangs")];
         assert_eq!(verdict("sigkill", &[(Mark::Kill, 1)], &failed), Verdict::Seen(Some(1)));
         let not_now = Verdict::NotNow("the stage hangs".to_owned());
@@ -216,7 +217,7 @@ mod tests {
         assert!(not_seen(verdict(&[exit, free], "task-freed", &[])));
         assert!(not_tried(verdict(&[release, free], "netns-release", &[])));
         assert!(not_tried(verdict(&[release, free], "task-freed", &[])));
-        // Where the one is blind, the other tells.
+        // If one event is not seen, the other is.
         let freed = verdict(&[exit, release, free], "task-freed", &[(Mark::Free, 1)]);
         assert_eq!(freed, Verdict::Seen(Some(1)));
     }

@@ -1,4 +1,4 @@
-//! What can be seen of the canary, and by which record or fact it is. Pure.
+//! What can be seen of the canary, and the records and facts that show it. Pure.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,18 +11,18 @@ use super::{ATTEMPTS, CONTAINER, ENDS, IPV4, IPV6, IPV6_PEERS, NEIGHBOUR_MAC, tw
 use crate::fact::TaskKey;
 use crate::sources::probes::TICK;
 
-/// One thing that the canary does and that is seen, if all is well.
+/// An action of the canary that is reported if all is well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Mark {
     /// A child was forked.
     Fork,
-    /// It ran a program.
+    /// The child ran a program.
     Exec,
-    /// It began to exit.
+    /// The child began to exit.
     Exit,
-    /// It gave its netns up.
+    /// A task released its netns.
     Release,
-    /// It was freed.
+    /// A task was freed.
     Free,
     /// The stage entered its netns.
     Join,
@@ -30,49 +30,49 @@ pub(crate) enum Mark {
     Kill,
     /// A thread ended all others of its process.
     GroupExit,
-    /// The netns was made.
+    /// The netns was created.
     Created,
     /// Its teardown began.
     Dying,
     /// Its teardown ended.
     Gone,
-    /// The IPv4 address came.
+    /// The IPv4 address was added.
     Ipv4Up,
-    /// It went.
+    /// The IPv4 address was removed.
     Ipv4Down,
-    /// The IPv6 address came.
+    /// The IPv6 address was added.
     Ipv6Up,
-    /// It went.
+    /// The IPv6 address was removed.
     Ipv6Down,
-    /// It became usable.
+    /// The IPv6 address became usable.
     Ipv6Ready,
-    /// Its peer changed.
+    /// The peer of the IPv6 address changed.
     Ipv6Peer,
-    /// It was taken off its routes.
+    /// The routes of the IPv6 address were removed.
     Ipv6Removed,
-    /// An address that another one has.
+    /// An address turned out to be a duplicate.
     DadFailed,
     /// The device was moved.
     Moved,
-    /// The neighbour entry was made.
+    /// The neighbour entry was added.
     Neighbour,
-    /// One end of the device asked for the other.
+    /// One end of the device sent an ARP request for the other.
     Claimed,
-    /// The plugin began to run.
+    /// The plugin was started.
     CallBegan,
     CallEnded,
-    /// The netns walk lists the netns.
+    /// The netns walk listed the netns.
     NetnsListed,
-    /// The task iterator lists the stage.
+    /// The task iterator listed the stage.
     TaskListed,
-    /// The file iterator lists its fd.
+    /// The file iterator listed the stage's fd.
     FileListed,
 }
 
 impl Mark {
-    /// The kind of event of which the kernel half only counts what a healthy task does: it tells no record of it, or of
-    /// those tasks alone that live a while. That its counter rises while the canary does so is then all that is seen.
-    /// It counts those of others as well; that too shows that the program runs and recognises such an event.
+    /// The kind of event, if the kernel half only counts it for a healthy task: it writes no record, or only for tasks
+    /// that live for some time. Only the growth of the counter during the canary's action can then be seen. The counter
+    /// includes events of other tasks; those, too, show that the program runs and recognises such an event.
     pub(super) const fn counted(self) -> Option<u16> {
         match self {
             Mark::Fork => Some(kind::TASK_FORK),
@@ -84,34 +84,34 @@ impl Mark {
     }
 }
 
-/// What one record says, as far as it takes to know whose it is.
+/// The content of one record, as far as needed to know whether it is the canary's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// When it happened.
+    /// When the event happened, in nanoseconds since boot.
     pub(super) at: u64,
-    /// Where. All 0: nowhere (any more).
+    /// Its netns. All 0: none, or none any more.
     pub(super) netns: Netns,
-    /// Whose.
+    /// Its subject.
     pub(super) who: Who,
-    /// It is part of the end of a netns.
+    /// Whether it is part of the end of a netns.
     pub(super) ends: bool,
     /// What it shows, if it is the canary's.
     pub(super) mark: Option<Mark>,
 }
 
-/// Whose a record is, where its netns does not say.
+/// The subject of a record, if its netns does not identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
-    /// Of a netns alone.
+    /// Only a netns.
     Netns,
     Task(TaskKey),
-    /// A plugin that began to run, and whether it is run for the canary's container.
+    /// A plugin that was started, and whether for the canary's container.
     Call(TaskKey, bool),
     /// A plugin that ended.
     CallEnd(TaskKey),
 }
 
-/// Reads a record. `None`: of no kind that the canary makes, or malformed.
+/// Parses a record. `None`: of a kind that the canary does not cause, or malformed.
 pub(super) fn read(bytes: &[u8]) -> Option<Seen> {
     let header = Header::take(&mut &bytes[..])?;
     match header.kind {
@@ -143,7 +143,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<Seen> {
         }
         kind::NEIGHBOUR => {
             let record: NeighbourRecord = whole(bytes)?;
-            // Of a loopback device every neighbour is 0.0.0.0 (`arp_constructor`, net/ipv4/arp.c).
+            // On a loopback device the IP of every neighbour entry is 0.0.0.0 (`arp_constructor`, net/ipv4/arp.c).
             let ours = record.has_claim != 0 && record.claim == NEIGHBOUR_MAC;
             seen(header, record.netns, Who::Netns, ours.then_some(Mark::Neighbour))
         }

@@ -1,4 +1,4 @@
-//! How each event was judged last.
+//! The last verdict for each event.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use super::Verdict;
 use crate::contract;
 use crate::fact::BootNs;
 
-/// Shared by who judges and who tells.
+/// Shared by the canary's runner and the reports.
 #[derive(Debug, Default)]
 pub(crate) struct Proofs(Mutex<BTreeMap<&'static str, (Verdict, BootNs)>>);
 
 impl Proofs {
-    /// A new verdict. One that says nothing about the program, for once, takes nothing back.
+    /// Sets a new verdict. A temporary failure does not replace an earlier verdict.
     pub(crate) fn set(&self, event: &'static str, verdict: Verdict, at: BootNs) {
         let mut proofs = self.proofs();
         let passing = matches!(verdict, Verdict::NotNow(_));
@@ -21,12 +21,12 @@ impl Proofs {
         }
     }
 
-    /// Attached, and yet it was not told.
+    /// Whether the event is attached, but was not reported.
     pub(crate) fn is_blind(&self, event: &str) -> bool {
         matches!(self.proofs().get(event), Some((Verdict::NotSeen(_), _)))
     }
 
-    /// As `doctor` shows it.
+    /// The proof as `doctor` shows it.
     pub(crate) fn of(&self, event: &str, now: BootNs) -> Option<contract::Proof> {
         let proofs = self.proofs();
         let (verdict, at) = proofs.get(event)?;
@@ -47,7 +47,7 @@ impl Proofs {
     }
 
     fn proofs(&self) -> MutexGuard<'_, BTreeMap<&'static str, (Verdict, BootNs)>> {
-        // Each entry is whole whenever it is left.
+        // Each entry is complete whenever the lock is released.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

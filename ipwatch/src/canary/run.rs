@@ -1,4 +1,4 @@
-//! One run of the canary, from the daemon's side. It blocks: for a thread of its own.
+//! One run of the canary, from the daemon's side. It blocks and needs its own thread.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _, Write as _};
@@ -23,41 +23,41 @@ use crate::sources::probes::Rung;
 
 /// Until the child runs: its program may have to be read from a slow disk.
 const LOADING: Duration = Duration::from_secs(3);
-/// A netns is made in milliseconds; for no longer than this everybody's facts wait for it.
+/// Maximum time for the creation of the netns, which takes milliseconds. All facts wait for it.
 const MAKING: Duration = Duration::from_millis(500);
-/// All steps, and what is to be seen of them.
+/// For all steps, and for what must be seen of them.
 const STANDING: Duration = Duration::from_millis(2500);
 /// After `end`, or a SIGKILL.
 const LEAVING: Duration = Duration::from_millis(500);
-/// The teardown of both netns.
+/// For the teardown of both netns.
 const TEARDOWN: Duration = Duration::from_millis(1500);
-/// Between two looks at what has been seen.
+/// Between two checks of what was seen.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What the stage may say in all.
+/// Maximum number of bytes that the stage may write.
 const WORDS: usize = 4096;
 
-/// What one run has shown.
+/// The result of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     pub(crate) marks: Marks,
     pub(crate) left_out: LeftOut,
 }
 
-/// What others have to do for it, in the background.
+/// What a run needs from other parts of the daemon.
 pub(crate) struct Help<'a> {
-    /// Take every list: netns, tasks, files.
+    /// Requests every list in the background: netns, tasks, files.
     pub(crate) lists: &'a dyn Fn(),
-    /// List the netns.
+    /// Requests a netns walk in the background.
     pub(crate) walk: &'a dyn Fn(),
-    /// How many events of a kind the kernel half has counted.
+    /// The number of events of a kind that the kernel half has counted.
     pub(crate) counted: &'a dyn Fn(u16) -> u64,
-    /// The daemon goes down, and waits for nobody.
+    /// Whether the daemon is shutting down, so that the run must end.
     pub(crate) over: &'a dyn Fn() -> bool,
-    /// How many times as long as usual to wait for what is to be seen: a busy node may be late.
+    /// Factor for the waiting times: a busy node may be late.
     pub(crate) patience: u32,
 }
 
-/// What has been seen so far.
+/// What was seen so far.
 struct Sightings<'a> {
     claims: &'a Claims,
     counted: &'a dyn Fn(u16) -> u64,
@@ -91,8 +91,8 @@ impl<'a> Sightings<'a> {
     }
 }
 
-/// Makes every event once and waits for what the probes of these events tell. A second or two; where something is not
-/// seen, five at most, times the patience.
+/// Makes every event once and waits for what the probes report of them. Takes a second or two; if something is not
+/// seen, at most five seconds, multiplied by the patience.
 pub(crate) fn run(claims: &Arc<Claims>, events: &[(&str, Rung)], help: &Help<'_>) -> Account {
     let mut account = Account { left_out: judge::untold(events), ..Account::default() };
     let sightings = Sightings::begin(claims, events, help);
@@ -120,7 +120,8 @@ fn play(
     let mut stage = Stage::start(claims)?;
     let made = stage.make(claims);
     let stood = made.and_then(|()| {
-        // A duplicate is made only where its detection is to be seen: for whoever watches this node too it is one.
+        // A duplicate is made only if its detection can be seen, because it is a duplicate for other tools on this node
+        // too.
         let wanted = judge::wanted(events, left_out, true);
         stage.say(if wanted.contains(&Mark::DadFailed) { ON_WITH_DAD } else { ON })?;
         let until = after(STANDING * help.patience);
@@ -157,7 +158,8 @@ fn play(
     Ok(())
 }
 
-/// The kernel tears netns down one after the other: one that hangs holds up all behind it.
+/// Waits for the end of the teardown. The kernel tears netns down one after the other, so one that hangs blocks all
+/// behind it.
 fn watch_teardown(
     sightings: &Sightings<'_>,
     events: &[(&str, Rung)],
@@ -198,13 +200,13 @@ struct Stage {
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// What was read and is no whole line yet.
+    /// What was read and is not a complete line yet.
     rest: Vec<u8>,
     words: usize,
 }
 
 impl Stage {
-    /// Starts it. It does nothing before it is told to.
+    /// Starts the child, which waits for a command.
     fn start(claims: &Claims) -> io::Result<Self> {
         let own = format!("/proc/{}/exe", std::process::id());
         let mut child = Command::new("/proc/self/exe")
@@ -243,7 +245,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Opens both netns: that in which the stage is, and the other one by the stage's own fd.
+    /// Opens both netns: the one that the stage is in, and the other through the stage's own fd.
     fn doors(&self, names: [NetnsRef; 2]) -> io::Result<Doors> {
         let pid = self.child.id();
         let open = |path: String, name: NetnsRef| -> Option<OwnedFd> {
@@ -252,7 +254,7 @@ impl Stage {
             let inode = rustix::fs::fstat(&fd).ok()?.st_ino;
             (name.inode.map(u64::from) == Some(inode)).then_some(fd)
         };
-        // It has its three streams, and both netns.
+        // It has its three standard streams, and fds of both netns.
         let there = (3..16).find_map(|fd| {
             let path = format!("/proc/{pid}/fd/{fd}");
             let link = rustix::fs::readlink(&*path, Vec::new()).ok()?;
@@ -297,8 +299,8 @@ impl Stage {
         }
     }
 
-    /// Ends it, by its pid if it does not go by itself, and leaves no zombie. One that hangs in the kernel is waited for
-    /// on a thread of its own, for as long as it takes.
+    /// Ends the child, kills it if it does not end by itself, and leaves no zombie. A child that hangs in the kernel is
+    /// waited for on a thread of its own, for as long as it takes.
     fn end(mut self, claims: &Arc<Claims>) -> io::Result<()> {
         let _ = self.say("end");
         drop(self.input.take());
@@ -331,7 +333,7 @@ impl Stage {
     }
 }
 
-/// `COOKIE:INODE`, 0 where there is none.
+/// Parses `COOKIE:INODE`, where 0 means none.
 fn netns(text: &str) -> Option<NetnsRef> {
     let (cookie, inode) = text.split_once(':')?;
     let cookie: u64 = cookie.parse().ok()?;

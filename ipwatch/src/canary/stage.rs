@@ -1,9 +1,10 @@
-//! The canary's child: it makes two netns, does in them what the probes are to tell of, and goes.
+//! The canary's child: creates two netns, does in them what the probes must report, and ends.
 //!
-//! It talks with the daemon over its standard streams, a line at a time: `ready`, `go` makes the netns, `netns …` names them,
-//! `on` begins the steps, `on dad` with a duplicate address, `not STEP WHY` says what cannot be made here, `stands` that all of it was made, `end` ends it.
-//! The end of its input is the daemon's and its own. Nothing is done in the host's netns, no module is loaded, and what
-//! it makes goes with it.
+//! It talks to the daemon over its standard streams, one line at a time. It says `ready`, and creates the netns on
+//! `go`; it says `netns …` with their names, and starts the steps on `on`, or on `on dad` with a duplicate address; it
+//! says `not STEP WHY` for what cannot be made here, and `stands` when all is made; it ends on `end`. If its input
+//! ends, the daemon has ended, and the stage ends too. Nothing is done in the host's netns, no module is loaded, and
+//! everything that it creates ends with it.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, UdpSocket};
@@ -26,28 +27,28 @@ use crate::fact::NetnsRef;
 use crate::sources::netlink::{Given, Maker};
 use crate::sources::probes;
 
-/// Between two attempts at an address that another one has.
+/// Between two attempts at a duplicate address.
 const ATTEMPT: Duration = Duration::from_millis(250);
-/// Between two looks at an address that is to become usable, and how many there are.
+/// Between two checks whether an address is usable, and the maximum number of checks.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOKS: u32 = 200;
-/// The loopback device of every netns.
+/// Index of the loopback device in every netns.
 const LO: u32 = 1;
 const DEVICES: [&str; 2] = ["canary0", "canary1"];
-/// Longest line that is taken.
+/// Maximum length in bytes of a line.
 const LINE: usize = 64;
 const SELF: &str = "/proc/self/exe";
-/// Begins the steps.
+/// Starts the steps.
 pub(super) const ON: &str = "on";
-/// The same, and the second netns gets an address that the first one is to try.
+/// The same, and the second netns gets an address that the first one tries to use.
 pub(super) const ON_WITH_DAD: &str = "on dad";
 
-/// Whether these are the arguments of a child of the canary's.
+/// Whether these are the arguments of a child of the canary.
 pub(crate) fn is_meant(args: &[std::ffi::OsString]) -> bool {
     args.get(1).is_some_and(|arg| arg == STAGE)
 }
 
-/// Runs one of its children: the stage itself, or what it makes.
+/// Runs one of the canary's children: the stage itself, or a child of the stage.
 pub(crate) fn main(args: &[std::ffi::OsString]) -> ExitCode {
     let role = args.get(2).and_then(|role| role.to_str()).unwrap_or_default();
     let done = match role {
@@ -57,19 +58,19 @@ pub(crate) fn main(args: &[std::ffi::OsString]) -> ExitCode {
         }),
         "threads" => threads(),
         "wait" => io::stdin().read(&mut [0]).map(drop),
-        // The plugin: that it runs is all.
+        // The plugin only has to run.
         _ => Ok(()),
     };
     if done.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A process of two threads. The one that is not its leader ends both (`do_group_exit`, kernel/exit.c).
+/// A process with two threads. The one that is not the leader ends both (`do_group_exit`, kernel/exit.c).
 fn threads() -> io::Result<()> {
     std::thread::Builder::new().spawn(|| {
         #[expect(clippy::disallowed_methods, reason = "exit_group() by a thread is what is wanted")]
         std::process::exit(0)
     })?;
-    // The end of it comes from the other thread.
+    // The other thread ends this one.
     std::thread::sleep(Duration::from_secs(1));
     Ok(())
 }
@@ -93,7 +94,7 @@ fn stage(plugin: &Path) -> io::Result<()> {
         ("neighbour", Set::neighbour),
         ("children", Set::children),
     ];
-    // Without it, what follows says so by itself.
+    // If this fails, the steps that need it report that.
     let _ = set.here.up(LO);
     for (step, make) in steps {
         leave_out(step, make(&mut set))?;
@@ -120,28 +121,28 @@ fn stage(plugin: &Path) -> io::Result<()> {
     }
     let ended = expect("end");
     if let Some(mut waits) = set.waits {
-        // Its input ends, and it with that.
+        // Its input is closed, which ends it.
         waits.wait()?;
     }
     ended
 }
 
-/// What makes one event, or a few.
+/// Makes one event, or a few.
 type Step = fn(&mut Set) -> io::Result<()>;
 
-/// What the steps work with. The stage is in the first netns.
+/// The state of the steps. The stage is in the first netns.
 struct Set {
     first: OwnedFd,
     second: OwnedFd,
     here: Maker,
-    /// In the second netns, once there is a device there.
+    /// In the second netns, once a device is there.
     there: Option<Maker>,
     /// The child that stays.
     waits: Option<Child>,
 }
 
 impl Set {
-    /// An address, which gets another peer: for the kernel another address.
+    /// An address whose peer changes, which is a different address for the kernel.
     fn ipv4(&mut self) -> io::Result<()> {
         for peer in IPV4_PEERS {
             let given = given(LO, IPV4.into(), 32, Some(peer.into()));
@@ -151,7 +152,7 @@ impl Set {
         Ok(())
     }
 
-    /// The same: here the kernel changes the peer in place (`inet6_addr_modify`, net/ipv6/addrconf.c, 5.7).
+    /// The same for IPv6, where the kernel changes the peer in place (`inet6_addr_modify`, net/ipv6/addrconf.c, 5.7).
     fn ipv6(&mut self) -> io::Result<()> {
         let one = |peer: std::net::Ipv6Addr| given(LO, IPV6.into(), 128, Some(peer.into()));
         self.here.give(Given { unasked: false, ..one(IPV6_PEERS[0]) })?;
@@ -160,8 +161,8 @@ impl Set {
         self.here.take(one(IPV6_PEERS[1]))
     }
 
-    /// One that stays as long as the stage: younger ones are not told. One that a thread of it ends, and one that is
-    /// killed.
+    /// A child that stays as long as the stage, because short-lived ones are not reported; one that is ended by one of
+    /// its threads; and one that is killed.
     fn children(&mut self) -> io::Result<()> {
         let wait = || child(SELF.as_ref(), "wait").stdin(Stdio::piped()).spawn();
         self.waits = Some(wait()?);
@@ -173,7 +174,7 @@ impl Set {
         self.here.neighbour(LO, NEIGHBOUR, NEIGHBOUR_MAC)
     }
 
-    /// A pair of devices, of which one goes to the second netns.
+    /// A veth pair, one end of which is moved to the second netns.
     fn devices(&mut self) -> io::Result<()> {
         if !has_veth() {
             return Err(io::Error::other("the module veth is not loaded, and none is for this"));
@@ -182,8 +183,8 @@ impl Set {
         self.here.move_to(index(DEVICES[1])?, self.second.as_fd())
     }
 
-    /// One end asks for the other. That which is brought up last sends at once: of the first one the kernel begins to
-    /// send when it hears of its carrier, up to a second later (`linkwatch_event`, net/core/link_watch.c).
+    /// One end sends an ARP request for the other. The end that is brought up last sends at once: the first end starts
+    /// to send when the kernel processes its carrier, up to a second later (`linkwatch_event`, net/core/link_watch.c).
     fn arp(&mut self) -> io::Result<()> {
         enter(&self.second)?;
         let moved = self.bring_up_there();
@@ -204,14 +205,14 @@ impl Set {
         Ok(())
     }
 
-    /// The second netns has every address that the first one is to try.
+    /// Gives the second netns every address that the first one will try.
     fn first_of_two(&mut self) -> io::Result<()> {
-        // Without the random pause before the first packet, up to a second (`addrconf_dad_kick`). Where /proc/sys is
-        // read-only it stays.
+        // Removes the random delay of up to a second before the first packet (`addrconf_dad_kick`). If /proc/sys is
+        // read-only, the delay stays.
         for device in [DEVICES[0], "all", "default"] {
             set(device, "router_solicitation_delay", "0");
         }
-        // A netns may begin with the host's settings (`net.core.devconf_inherit_init_net`).
+        // A netns may inherit the host's settings (`net.core.devconf_inherit_init_net`).
         set(DEVICES[0], "accept_dad", "1");
         set(DEVICES[0], "dad_transmits", "1");
         let accepts = is_on("all", "accept_dad") || is_on(DEVICES[0], "accept_dad");
@@ -236,28 +237,28 @@ impl Set {
         self.here.give(asked)
     }
 
-    /// It need not stay for others to see.
+    /// Removes the address, which is not needed any longer.
     fn give_up(&mut self, attempt: u16) -> io::Result<()> {
         self.here.take(given(index(DEVICES[0])?, twice(attempt).into(), 64, None))
     }
 }
 
-/// Sets a value of the netns that the stage is in, where it may.
+/// Sets a sysctl of the netns that the stage is in, if permitted.
 fn set(device: &str, key: &str, value: &str) {
     let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
     let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     let _ = file.and_then(|file| rustix::io::write(file, value.as_bytes()));
 }
 
-/// Whether it is above 0. One that cannot be read is taken for what the kernel begins with.
+/// Whether a sysctl is above 0. One that cannot be read counts as having the kernel's default.
 fn is_on(device: &str, key: &str) -> bool {
     let path = format!("/proc/sys/net/ipv6/conf/{device}/{key}");
     let value = bounded::read_text(path.as_ref(), LINE).ok();
     value.and_then(|value| value.trim().parse::<i64>().ok()).is_none_or(|value| value > 0)
 }
 
-/// Waits until an address is usable. The kernel tells of that from a work queue (`addrconf_dad_work`), with the peer that the
-/// address has by then, and loses no time on a loopback device.
+/// Waits until an address is usable. The kernel reports that from a work queue (`addrconf_dad_work`), with the peer
+/// that the address has by then, and without a delay on a loopback device.
 fn usable(ip: std::net::Ipv6Addr) -> io::Result<()> {
     const TENTATIVE: u8 = 0x40;
     let name: String = ip.octets().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -284,7 +285,7 @@ fn kill(mut child: Child) -> io::Result<()> {
     child.wait().map(drop)
 }
 
-/// Our own program, run by a path and with an environment that make it a plugin.
+/// Runs our own program with a path and an environment that make it a plugin.
 fn run_plugin(plugin: &Path) -> io::Result<()> {
     let mut command = child(plugin, "plugin");
     command.env("CNI_COMMAND", "VERSION").env("CNI_CONTAINERID", CONTAINER).stdin(Stdio::null());
@@ -297,13 +298,13 @@ fn child(program: &Path, role: &str) -> Command {
     command
 }
 
-/// Whether there are such devices without a module being loaded for them (`request_module` in `rtnl_newlink`,
+/// Whether veth devices are available without loading a module (`request_module` in `rtnl_newlink`,
 /// net/core/rtnetlink.c).
 fn has_veth() -> bool {
     const MODULES: &str = "/proc/modules";
     const LIMIT: usize = 1 << 20;
     if !Path::new(MODULES).exists() {
-        // A kernel without modules has what it has.
+        // Without module support, asking loads nothing.
         return true;
     }
     let has = |path: &Path, is: &dyn Fn(&str) -> bool| {
@@ -315,7 +316,7 @@ fn has_veth() -> bool {
         || has(builtin.as_ref(), &|line| line.ends_with("/veth.ko"))
 }
 
-/// Puts the stage into a new netns.
+/// Moves the stage into a new netns.
 fn new_netns() -> io::Result<(OwnedFd, NetnsRef)> {
     // SAFETY: only what concerns file descriptors is unsafe to unshare; the stage has one thread beside.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
@@ -335,7 +336,7 @@ fn index(name: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(socket, name)?)
 }
 
-/// As `run` reads it.
+/// In the form that `run` parses.
 fn spelt(netns: NetnsRef) -> String {
     format!("{}:{}", netns.cookie.unwrap_or_default(), netns.inode.unwrap_or_default())
 }
@@ -353,18 +354,18 @@ fn say(line: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits for one line. Anything else, or the end, is the end.
+/// Waits for one line. Any other line, or the end of the input, is an error.
 fn expect(word: &str) -> io::Result<()> {
     if hear()? == word.as_bytes() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// One line, or what there is of it.
+/// One line, or its beginning if the input ends or it is too long.
 fn hear() -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
     let input = io::stdin();
     while line.len() < LINE {
-        // Byte by byte and past the buffer of `Stdin`, which would hide from `poll` what it has read ahead.
+        // Byte by byte and without the buffer of `Stdin`, whose read-ahead would hide input from `poll`.
         if rustix::io::read(input.as_fd(), &mut byte)? == 0 || byte[0] == b'\n' {
             break;
         }
@@ -373,7 +374,7 @@ fn hear() -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Whether the daemon says anything within `pause`.
+/// Whether input from the daemon arrives within `pause`.
 fn readable(pause: Option<Duration>) -> io::Result<bool> {
     let input = io::stdin();
     let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];

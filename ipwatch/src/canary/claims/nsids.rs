@@ -1,7 +1,7 @@
-//! Which nsids are those of the canary's netns.
+//! Which nsids belong to the canary's netns.
 //!
-//! An nsid is one netns's from RTM_NEWNSID to RTM_DELNSID, which one socket tells in this order, and is handed out again
-//! at once. So it is asked whose it is whenever it is given, and forgotten when it is taken away.
+//! An nsid belongs to one netns from RTM_NEWNSID to RTM_DELNSID, which one socket receives in this order, and is then
+//! reused at once. Therefore its owner is looked up whenever it is assigned, and forgotten when it is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -9,12 +9,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use crate::fact::BootNs;
 use crate::sources::netlink::Numbers;
 
-/// Nsids of others that are remembered within one run: not to ask for each message of theirs.
+/// Maximum number of foreign nsids remembered within one run, so that not every message with one causes a lookup.
 const MOST: usize = 4096;
-/// How long the end of a netns may wait behind that of another one.
+/// In nanoseconds. How long the end of a netns may wait behind that of another one.
 const FORGET_AFTER: u64 = super::FORGET_AFTER;
 
-/// A way to the canary's netns. It holds them, and so it ends with the stage.
+/// Open fds of the canary's netns. They hold the netns, so they must be closed when the stage ends.
 #[derive(Debug)]
 pub(in crate::canary) struct Doors {
     pub(in crate::canary) netns: [OwnedFd; 2],
@@ -31,13 +31,13 @@ impl Doors {
 
 #[derive(Debug, Default)]
 pub(super) struct Nsids {
-    /// While the stage stands.
+    /// While the stage runs.
     doors: Option<Doors>,
-    /// Those of the canary's netns, and whether it was told that they were given.
+    /// The nsids of the canary's netns, and whether their assignment was reported.
     ours: BTreeMap<i32, bool>,
-    /// Those that are others' in this run.
+    /// Foreign nsids in this run.
     others: BTreeSet<i32>,
-    /// When the doors were closed last.
+    /// When the doors were last closed.
     ended: BootNs,
 }
 
@@ -47,7 +47,7 @@ impl Nsids {
         self.others.clear();
     }
 
-    /// The stage is gone, and its netns go. What their nsids are is known for the last time.
+    /// The stage has ended, and its netns will end. Their nsids are looked up for the last time.
     pub(super) fn end(&mut self, now: BootNs) {
         for nsid in self.doors.as_mut().map(Doors::all).unwrap_or_default() {
             self.ours.entry(nsid).or_insert(false);
@@ -57,7 +57,7 @@ impl Nsids {
         self.ended = now;
     }
 
-    /// An nsid was given to a netns. Whether to one of the canary's.
+    /// An nsid was assigned. Returns whether to a netns of the canary.
     pub(super) fn given(&mut self, nsid: i32) -> bool {
         self.others.remove(&nsid);
         if let Some(doors) = &mut self.doors {
@@ -70,7 +70,7 @@ impl Nsids {
                 *told = true;
                 true
             }
-            // Given twice: its end was not told.
+            // Assigned twice: its removal was not reported.
             Some(_) => {
                 self.ours.remove(&nsid);
                 false
@@ -79,13 +79,13 @@ impl Nsids {
         }
     }
 
-    /// It was taken away. Whether from one of the canary's.
+    /// An nsid was removed. Returns whether from a netns of the canary.
     pub(super) fn taken(&mut self, nsid: i32) -> bool {
         self.others.remove(&nsid);
         self.ours.remove(&nsid).is_some()
     }
 
-    /// Whether it is one of the canary's now.
+    /// Whether an nsid belongs to a netns of the canary now.
     pub(super) fn is_ours(&mut self, nsid: i32) -> bool {
         if self.ours.contains_key(&nsid) || self.others.contains(&nsid) {
             return self.ours.contains_key(&nsid);
@@ -96,7 +96,7 @@ impl Nsids {
         ours
     }
 
-    /// Of what was given and taken away something was lost.
+    /// Messages about nsids were lost.
     pub(super) fn forget(&mut self) {
         self.ours.clear();
         self.others.clear();
@@ -128,7 +128,7 @@ impl Nsids {
 mod tests {
     use super::*;
 
-    /// Nsid 7 was given to a netns of the canary's, which is gone.
+    /// Nsid 7 was assigned to a netns of the canary, which has ended.
     fn gone() -> Nsids {
         Nsids { ours: [(7, true)].into(), ended: BootNs(1), ..Nsids::default() }
     }
@@ -147,7 +147,7 @@ mod tests {
     fn an_nsid_that_is_given_again_is_anothers() {
         let mut nsids = gone();
         assert!(!nsids.given(7) && !nsids.is_ours(7), "its end was lost");
-        // That it was given is read after the stage has gone.
+        // The assignment is read after the stage has ended.
         let mut nsids = Nsids { ours: [(7, false)].into(), ..Nsids::default() };
         assert!(nsids.given(7) && nsids.is_ours(7));
         assert!(!nsids.given(7));

@@ -1,4 +1,4 @@
-//! What is the canary's, and what is not although it looks like it.
+//! What belongs to the canary, and what only looks like it.
 
 use ipwatch_common::{CallRecord, Header, Netns, NetnsRecord, TaskRecord, Wire, kind};
 
@@ -11,12 +11,12 @@ const OURS: Netns = Netns { cookie: 7, inode: 4_026_532_001, refs: 1 };
 const OTHERS: Netns = Netns { cookie: 8, inode: 4_026_532_002, refs: 1 };
 const NONE: Netns = Netns { cookie: 0, inode: 0, refs: 0 };
 
-/// Of something that happens now.
+/// The header of an event that happens now.
 fn header<T: Wire>(kind: u16) -> Header {
     Header { kind, size: T::SIZE as u16, reserved: 0, time: clock::now().0 }
 }
 
-/// The bytes of a record: each field of these in its place, all else zero.
+/// The bytes of a record: these fields at their offsets, everything else zero.
 fn bytes<T: Wire>(header: Header, fields: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; T::SIZE];
     bytes[..2].copy_from_slice(&header.kind.to_ne_bytes());
@@ -135,7 +135,7 @@ fn an_inode_alone_is_ours_only_until_it_is_given_to_another_netns() {
     assert!(kept(&claims, Observation::Netns { netns: NetnsRef::inode(OURS.inode) }));
 }
 
-/// Its inode is given to a pod's netns, and no probe tells of that.
+/// Its inode is reused by a pod's netns, and no probe reports that.
 #[test]
 fn after_its_end_an_inode_alone_is_another_netns() {
     let claims = Claims::default();
@@ -157,13 +157,13 @@ fn after_its_end_an_inode_alone_is_another_netns() {
     assert!(!kept_later(Observation::NetnsDying { netns: inode }));
     assert!(claims.claims(&netns_record(kind::NETNS_DYING, old)));
     assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)));
-    // A cookie is never given twice.
+    // A cookie is never reused.
     let claims = standing();
     claims.left();
     assert!(claims.claims(&task_record(kind::TASK_FORK, OURS, 101)));
 }
 
-/// The end of a pod's netns is read late, and the canary's has its inode by then.
+/// The end of a pod's netns is read late, when the canary's netns has its inode.
 #[test]
 fn the_end_of_a_netns_that_had_the_inode_before_is_told() {
     let old = Netns { cookie: 0, ..OURS };
@@ -179,7 +179,7 @@ fn the_end_of_a_netns_that_had_the_inode_before_is_told() {
     claims.begin(STAGE);
     claims.know([inode, NetnsRef::inode(1)], None);
     assert!(!claims.claims(&dying) && !claims.claims(&gone), "before the stage");
-    // The inode is free before the last of a teardown is told.
+    // The inode is free before the last part of a teardown is reported.
     assert!(!claims.claims(&netns_record(kind::NETNS_GONE, old)), "beside the stage");
     assert!(kept_then(&claims, earlier, Observation::NetnsDying { netns: inode }));
     assert!(kept_then(&claims, clock::now(), Observation::NetnsDying { netns: inode }));
@@ -190,7 +190,7 @@ fn the_end_of_a_netns_that_had_the_inode_before_is_told() {
     assert!(claims.claims(&netns_record(kind::NETNS_GONE, old)), "its own");
 }
 
-/// Another netns has its inode before the last of its teardown is told.
+/// Another netns has its inode before the last part of its teardown is reported.
 #[test]
 fn only_the_end_of_it_is_ours_once_the_inode_is_anothers() {
     let old = Netns { cookie: 0, ..OURS };
@@ -214,7 +214,7 @@ fn what_is_told_after_the_end_of_its_netns_is_ours() {
     assert!(claims.claims(&netns_record(kind::NETNS_GONE, OURS)));
     assert!(claims.claims(&release));
     assert!(claims.marks().contains_key(&Mark::Release));
-    // A list that was begun before.
+    // From a list that was started before.
     assert!(!kept(&claims, Observation::Netns { netns: reference(OURS) }));
     assert!(!claims.claims(&task_record(kind::TASK_RELEASE, OTHERS, STAGE)));
 }
@@ -244,7 +244,7 @@ fn an_inode_alone_is_ours_after_its_end_for_what_happened_before() {
     }
 }
 
-/// Linux 5.12 and 5.13: the record has a cookie, and nobody can ask for ours.
+/// Linux 5.12 and 5.13: the record has a cookie, but ours cannot be read.
 #[test]
 fn a_cookie_that_only_the_kernel_knows_does_not_hide_it() {
     let claims = Claims::default();
@@ -267,7 +267,7 @@ fn a_task_is_ours_where_it_is_and_when_it_is_nowhere_any_more() {
     assert!(claims.claims(&task_record(kind::TASK_RELEASE, NONE, 101)));
     assert!(!claims.claims(&task_record(kind::TASK_RELEASE, NONE, 55)), "a stranger's");
     assert!(!claims.claims(&task_record(kind::TASK_FORK, OTHERS, 56)));
-    // Somebody looks into every netns and goes on: it is no task of ours when it ends.
+    // Another process enters every netns and continues: it is not the canary's task when it ends.
     assert!(claims.claims(&task_record(kind::TASK_JOIN, OURS, 57)));
     assert!(!claims.claims(&task_record(kind::TASK_JOIN, OTHERS, 57)));
     assert!(!claims.claims(&task_record(kind::TASK_RELEASE, NONE, 57)));
