@@ -1,12 +1,12 @@
-//! What each thread that may hang in the kernel is reading now, and what nobody is to read meanwhile.
+//! Tracks what each thread that may hang in the kernel is reading, and what no other thread must read meanwhile.
 //!
-//! A read that does not come back takes its thread with it. It must not take the others: whoever watches the threads
-//! ([`Slot::hangs`]) leaves the one behind, puts another in its place, and notes in the [`Roster`] what it hangs at.
-//! Every read that may hang says so first ([`file`], [`path`], [`rtnl`]) and is refused if it would hang too:
-//! an error like any other, so that a pass that had to leave something out is not complete.
+//! A read that does not return takes its thread with it. It must not take other threads too: the watcher of a thread
+//! ([`Slot::hangs`]) leaves it behind, replaces it, and records in the [`Roster`] what it hangs at. Every read that may
+//! hang is announced first ([`file`], [`path`], [`rtnl`]), and refused if it would hang too. The refusal is an ordinary
+//! error, so that a pass that had to leave something out is not complete.
 //!
-//! The slot is the thread's own and hangs on it, not on the code that reads: the same code reads on threads that
-//! nobody watches, for which all of this does nothing.
+//! A slot belongs to a thread, not to the code that reads: the same code also runs on threads without a watcher, for
+//! which all of this does nothing.
 
 mod execve;
 mod roster;
@@ -25,13 +25,13 @@ pub use self::roster::{Left, MOST_LEFT, Roster, Verdict};
 use crate::clock;
 use crate::fact::BootNs;
 
-/// How long a single read may take.
+/// Nanoseconds after which a single read counts as hanging.
 const LONGEST: u64 = 2_000_000_000;
-/// How long a thread may be at its job without any read of which it tells.
+/// Nanoseconds after which a job without an announced read counts as hanging.
 const LONGEST_BETWEEN: u64 = 10_000_000_000;
-/// The most that is read of the mounts: some 40,000 of them.
+/// Maximum number of bytes read of the mounts: about 40,000 mounts.
 const MOUNTS: usize = 8 << 20;
-/// Between two looks at a thread.
+/// Between two checks of a thread.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What a read may hang at.
@@ -40,19 +40,18 @@ pub enum Target {
     /// A file of a process, below `/proc/PID`.
     Process {
         pid: u32,
-        /// The file's path there.
+        /// The path below that directory.
         file: String,
     },
-    /// A file or directory elsewhere, and all that lies on the same mount.
+    /// A file or directory elsewhere, and everything on the same mount.
     Path {
-        /// What was read.
         path: PathBuf,
-        /// The mount that it lies on, where that is not the node's root.
+        /// The mount that it is on; empty for the node's root.
         mount: PathBuf,
     },
-    /// rtnetlink, which takes one lock for the whole node (`rtnl_mutex`).
+    /// rtnetlink, which has one lock for the whole node (`rtnl_mutex`).
     Rtnl,
-    /// No single read: the job that the thread was at.
+    /// Not a single read: the job of the thread.
     Job(&'static str),
 }
 
@@ -67,16 +66,16 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// Who may be left behind, as seen by everybody: threads, those who watch them, and `doctor`.
+/// The state shared by the threads that may be left behind, their watchers, and `doctor`.
 #[derive(Debug, Clone)]
 pub struct Readings(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     roster: Mutex<Roster>,
-    /// As many as the roster has: nobody takes the lock while nothing hangs.
+    /// Number of entries in the roster, so that the lock is not needed while nothing hangs.
     left: AtomicUsize,
-    /// Told whenever one has come back.
+    /// Changes whenever a thread has returned.
     returned: watch::Sender<u64>,
 }
 
@@ -89,7 +88,7 @@ impl Default for Readings {
 }
 
 impl Readings {
-    /// A place for one thread. `source` is whom its trouble concerns, `job` what it does.
+    /// Creates a slot for one thread. `source`: the source for which a hang is reported; `job`: what the thread does.
     #[must_use]
     pub fn slot(&self, source: &'static str, job: &'static str) -> Arc<Slot> {
         Arc::new(Slot {
@@ -101,7 +100,7 @@ impl Readings {
         })
     }
 
-    /// Which sources something hangs of, and at what.
+    /// For each affected source, what hangs.
     #[must_use]
     pub fn report(&self, now: BootNs) -> Vec<(&'static str, String)> {
         if self.0.left.load(Ordering::Acquire) == 0 {
@@ -116,7 +115,7 @@ impl Readings {
         self.0.left.load(Ordering::Acquire) > 0 && self.roster().is_blind(source)
     }
 
-    /// Told whenever a thread that was left behind has come back.
+    /// Changes whenever a thread that was left behind has returned.
     #[must_use]
     pub fn returns(&self) -> watch::Receiver<u64> {
         self.0.returned.subscribe()
@@ -134,7 +133,7 @@ impl Readings {
         if !self.roster().is_wary_of(target) {
             return None;
         }
-        // Not under the lock, which every reader takes.
+        // Without the lock, which every reader takes.
         let is_under_way = execve::is_under_way(*pid);
         let mut roster = self.roster();
         if is_under_way {
@@ -145,7 +144,7 @@ impl Readings {
     }
 
     fn roster(&self) -> MutexGuard<'_, Roster> {
-        // No entry is ever half made.
+        // An entry is always complete.
         self.0.roster.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,17 +165,17 @@ pub struct Slot {
 
 #[derive(Debug, Default)]
 struct Now {
-    /// When the thread began with what it is at; 0 while it waits for a job.
+    /// When the current read or step of the job began; 0 while the thread waits for a job.
     since: BootNs,
-    /// It reads this.
+    /// The current read.
     at: Option<Target>,
-    /// The room of the last file's name.
+    /// The buffer of the last file name, for reuse.
     spare: String,
 }
 
 impl Slot {
-    /// Has the calling thread tell here what it reads, for as long as it does this job. With what came of it, if the
-    /// thread was left behind meanwhile, what it hung at: it is to end.
+    /// Runs a job on the calling thread, whose reads are tracked here meanwhile. Returns its result and, if the thread
+    /// was left behind, what it hung at; the thread must then end.
     pub fn during<T>(self: &Arc<Self>, job: impl FnOnce() -> T) -> (T, Option<Target>) {
         SLOT.set(Some(Arc::clone(self)));
         self.now().since = clock::now();
@@ -185,7 +184,8 @@ impl Slot {
         let mut now = self.now();
         now.since = BootNs::default();
         now.at = None;
-        // Under the lock: either whoever watches saw it come back, or it sees that it was left.
+        // Under the lock: either the watcher sees that the thread has returned, or the thread sees that it was left
+        // behind.
         let left = self.left.load(Ordering::Acquire);
         drop(now);
         if !left {
@@ -199,7 +199,7 @@ impl Slot {
         (done, Some(target.unwrap_or(Target::Job(self.job))))
     }
 
-    /// Leaves the thread behind if it hangs and another may take its place.
+    /// Leaves the thread behind if it hangs and may be replaced.
     pub fn hangs(&self, now: BootNs) -> Verdict {
         let at = self.now();
         let over = match &at.at {
@@ -224,7 +224,7 @@ impl Slot {
         verdict
     }
 
-    /// The thread has ended, whatever it was at, and was not left behind before.
+    /// The thread has ended, for whatever reason, and was not left behind before.
     pub fn ended(&self) {
         let mut now = self.now();
         now.since = BootNs::default();
@@ -235,13 +235,12 @@ impl Slot {
         self.readings.count(&roster);
     }
 
-    /// The thread was left behind.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Its address names it.
+    /// Its address identifies it.
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -267,11 +266,11 @@ impl Slot {
 
 thread_local! {
     static SLOT: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
-    /// Reads within reads: the outermost counts.
+    /// Depth of nested reads: only the outermost counts.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A read that is under way, until this is dropped.
+/// A read in progress, until this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Reading(());
@@ -290,21 +289,21 @@ impl Drop for Reading {
     }
 }
 
-/// It would hang. Whoever gets this knows no more than that there is something to be known.
+/// The read would hang. What it would have returned is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it does not answer: another read of it has not come back")]
 pub struct Hangs {
-    /// Since when the other one has been waiting.
+    /// Since when another read hangs.
     pub since: BootNs,
 }
 
-/// What an error says of a read that was refused because it would hang.
+/// The refusal in an error, if the read was refused because it would hang.
 #[must_use]
 pub fn hangs(error: &io::Error) -> Option<Hangs> {
     error.get_ref()?.downcast_ref().copied()
 }
 
-/// The calling thread is about to read a file of a process.
+/// Announces that the calling thread will read a file of a process.
 ///
 /// # Errors
 /// [`Hangs`].
@@ -317,7 +316,7 @@ pub fn file(pid: u32, file: &Path) -> io::Result<Reading> {
     })
 }
 
-/// The calling thread is about to read a file elsewhere.
+/// Announces that the calling thread will read a file elsewhere.
 ///
 /// # Errors
 /// [`Hangs`].
@@ -325,7 +324,7 @@ pub fn path(path: &Path) -> io::Result<Reading> {
     begin(|_| Target::Path { path: path.to_owned(), mount: PathBuf::new() })
 }
 
-/// The calling thread is about to ask rtnetlink.
+/// Announces that the calling thread will use rtnetlink.
 ///
 /// # Errors
 /// [`Hangs`].
@@ -333,7 +332,7 @@ pub fn rtnl() -> io::Result<Reading> {
     begin(|_| Target::Rtnl)
 }
 
-/// Whether the calling thread was left behind: what it has to say is too late to be told as something new.
+/// Whether the calling thread was left behind: its results are too late to be reported as new.
 #[must_use]
 pub fn is_left() -> bool {
     SLOT.with_borrow(|slot| slot.as_ref().is_some_and(|slot| slot.left.load(Ordering::Acquire)))
@@ -354,14 +353,13 @@ fn begin(target: impl FnOnce(String) -> Target) -> io::Result<Reading> {
     })
 }
 
-/// Tells of every single read of a file of a process.
+/// Announces every single read of a process's file.
 #[derive(Debug)]
 pub struct Watched<R> {
-    /// The file.
     pub inner: R,
-    /// Whose it is; `None` is nobody's.
+    /// The process; `None` if it is not a process's file.
     pub pid: Option<u32>,
-    /// Its path below the process's directory.
+    /// The path below the process's directory.
     pub name: &'static str,
 }
 
@@ -372,10 +370,11 @@ impl<R: Read> Read for Watched<R> {
     }
 }
 
-/// Does blocking work on a thread of its own that may be left behind.
+/// Runs blocking work on a thread of its own that may be left behind. `Ok(Err(_))`: what the work hangs at; it
+/// continues, and its result is dropped.
 ///
 /// # Errors
-/// What it hangs at: the work goes on without us, and nobody hears what comes of it.
+/// The work panicked, or the runtime is shutting down.
 pub async fn unblocked<T: Send + 'static>(
     readings: &Readings,
     source: &'static str,
@@ -396,10 +395,10 @@ pub async fn unblocked<T: Send + 'static>(
     }
 }
 
-/// The same for a caller that is a thread of its own and waits here.
+/// The same for a thread that blocks until the work is done.
 ///
 /// # Errors
-/// As [`unblocked`]; no thread can be made.
+/// The work panicked, or no thread can be created.
 pub fn apart<T: Send + 'static>(
     readings: &Readings,
     source: &'static str,
@@ -409,7 +408,7 @@ pub fn apart<T: Send + 'static>(
     let own = Arc::clone(&slot);
     let (done, doing) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("ipwatch-apart".to_owned());
-    // Nobody hears of it: the caller has gone on.
+    // Fails if the caller has given up waiting.
     thread.stack_size(256 * 1024).spawn(move || drop(done.send(own.during(work).0)))?;
     loop {
         match doing.recv_timeout(LOOK_EVERY) {
@@ -424,10 +423,10 @@ pub fn apart<T: Send + 'static>(
     }
 }
 
-/// The mount that a path lies on, by its name alone: the path is not touched. Empty: the node's root, of which too
-/// much would be left out.
+/// The mount that a path is on, determined from its text without accessing it. Empty: the node's root, which is never
+/// left out because too much is on it.
 fn mount_of(path: &Path) -> PathBuf {
-    // A file of the kernel's own that waits for no file system.
+    // A file of the kernel itself, which waits for no file system.
     let mounts = Path::new("/proc/self/mountinfo");
     let text = crate::bounded::read_text(mounts, MOUNTS).unwrap_or_default();
     let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);

@@ -1,31 +1,32 @@
-//! Which files of a process wait for its `exec_update_lock`, and whether it may have that lock now.
+//! Which files of a process wait for its `exec_update_lock`, and whether the process may hold that lock now.
 //!
-//! `execve` takes the lock when it changes the memory (`exec_mmap`, fs/exec.c) and gives it back in `setup_new_exec`. In
-//! between it gives the old memory up, which waits for asynchronous I/O (`exit_aio` in `mmput`, fs/aio.c); and before
-//! "exec: `do_close_on_exec()` before taking `exec_update_lock`" (6.1.189, 6.12.111) it closes files, which waits for the
-//! server of a file system (`fuse_flush`). Readers wait as long as it does:
+//! `execve` takes the lock when it replaces the memory (`exec_mmap`, fs/exec.c) and releases it in `setup_new_exec`. In
+//! between it releases the old memory, which waits for asynchronous I/O (`exit_aio` in `mmput`, fs/aio.c); and before
+//! "exec: `do_close_on_exec()` before taking `exec_update_lock`" (6.1.189, 6.12.111) it closes files, which waits for
+//! the server of a file system (`fuse_flush`). Readers wait as long as it does:
 //!
-//! - of `stack` (`lock_trace`, fs/proc/base.c) and of an fd by `pidfd_getfd` (`__pidfd_fget`, kernel/pid.c) in any case;
+//! - of `stack` (`lock_trace`, fs/proc/base.c) and of an fd by `pidfd_getfd` (`__pidfd_fget`, kernel/pid.c) in any
+//!   case;
 //! - of `stat`, `wchan` and of the links `ns/…`, `fd/…`, `exe`, `cwd` and `root` since "proc: protect
 //!   `ptrace_may_access()` with `exec_update_lock`" (5.10.261, 6.1.178, 6.12.97).
 //!
-//! `status`, `comm`, `cgroup`, `mountinfo`, `fdinfo/…` and the lists of `task` and `fd` wait for nothing.
+//! `status`, `comm`, `cgroup`, `mountinfo`, `fdinfo/…` and the lists of `task` and `fd` do not wait.
 
 use std::path::Path;
 
-/// Of a `status` as much as is looked at. What it says of memory stands after the groups, of which there may be many.
+/// Maximum number of bytes read of a `status`. The memory fields follow the groups, of which there may be many.
 const STATUS: usize = 64 * 1024;
 
-/// Who waits for the lock.
+/// Which readers wait for the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Waits {
-    /// Only what shows what a process does.
+    /// Only readers of what a process is doing.
     Tracer,
-    /// Whatever asks first whether one may look.
+    /// Every reader for which the kernel checks the access.
     Reader,
 }
 
-/// Who waits for the lock among the readers of this file; its path is the one below the process's directory.
+/// Whether readers of this file wait for the lock, and which. `file`: its path below the process's directory.
 pub(super) fn waits(file: &str) -> Option<Waits> {
     let own = match file.strip_prefix("task/").and_then(|rest| rest.split_once('/')) {
         Some((_, own)) => own,
@@ -34,20 +35,20 @@ pub(super) fn waits(file: &str) -> Option<Waits> {
     match own.split('/').next()? {
         "stack" | "pidfd_getfd" => Some(Waits::Tracer),
         "stat" | "wchan" | "exe" | "cwd" | "root" => Some(Waits::Reader),
-        // The lists do not.
+        // The lists do not wait.
         "ns" | "fd" if own.contains('/') => Some(Waits::Reader),
         _ => None,
     }
 }
 
-/// Whether a process is between the two ends of the lock: it has memory, and no program in it yet.
+/// Whether a process may hold the lock: it has memory, but no program in it yet.
 pub(super) fn is_under_way(pid: u32) -> bool {
     let status = Path::new("/proc").join(pid.to_string()).join("status");
     crate::bounded::read_text(&status, STATUS).is_ok_and(|status| has_no_program(&status))
 }
 
 /// `start_code` and `end_code` are set after `setup_new_exec` (`load_elf_binary`, fs/binfmt_elf.c). A kernel thread and
-/// a task that has given its memory up show no such lines.
+/// a task that has released its memory show no such lines.
 fn has_no_program(status: &str) -> bool {
     let size = |key| {
         let value = status.lines().find_map(|line| line.strip_prefix(key))?;

@@ -1,4 +1,4 @@
-//! Which threads were left behind, and at what. Bookkeeping alone: no thread, no clock.
+//! Records which threads were left behind, and at what they hang. Bookkeeping only: no thread, no clock.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,21 @@ use super::execve::{self, Waits};
 
 use crate::fact::BootNs;
 
-/// Threads that may be left behind at once: each keeps half a megabyte of address space and its place in the kernel
-/// until what it waits for answers.
+/// Maximum number of threads that are left behind at once: each keeps half a megabyte of address space and its place in
+/// the kernel until what it waits for answers.
 pub const MOST_LEFT: usize = 8;
 
-/// From so many on nothing is read that is known to hang while a process is in `execve` (`exec_update_lock`): one
-/// dead file server may hold a whole node's processes there, and the other places are for what nobody foresaw.
+/// From this number on, `stack` and `pidfd_getfd`, which wait while a process is in `execve` (`exec_update_lock`), are no
+/// longer read: one dead file server may hold the processes of a whole node there, and the other places are for
+/// unforeseen cases.
 const CAREFUL: usize = MOST_LEFT / 2;
 
-/// Files of one process that may hang before none of it is read any more.
+/// Number of files of one process that may hang before none of its files is read any more.
 const FILES_OF_ONE: usize = 2;
 
-/// Processes of which it is remembered since when they are passed over.
+/// Maximum number of skipped processes whose start time is remembered.
 const MOST_PASSED: usize = 1024;
-/// Of those as many are named.
+/// Maximum number of them that a report names.
 const NAMED: usize = 8;
 
 /// A thread that hangs.
@@ -30,13 +31,13 @@ pub struct Left {
     pub id: usize,
     /// The source that it works for.
     pub source: &'static str,
-    /// At what.
+    /// What it hangs at.
     pub target: Target,
     pub since: BootNs,
 }
 
 impl Left {
-    /// With the mount that its path lies on.
+    /// Adds the mount that its path is on.
     pub(super) fn with_mount(mut self, of: impl FnOnce(&Path) -> PathBuf) -> Self {
         if let Target::Path { path, mount } = &mut self.target {
             *mount = of(path);
@@ -45,45 +46,44 @@ impl Left {
     }
 }
 
-/// What is to become of a thread.
+/// What must be done with a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It works, or has nothing to do, or was dealt with.
+    /// Nothing: it works, is idle, or was already handled.
     Works,
-    /// It hung and could not be replaced, and has come back.
+    /// It hung and could not be replaced, and has returned.
     WorksAgain,
-    /// It hangs at this and is left behind: another one takes its place.
+    /// It hangs at this target and is left behind: it must be replaced.
     LeftBehind(Target),
-    /// It hangs, and another one would hang too, or there were too many before it.
+    /// It hangs and must not be replaced: a new one would hang too, or too many were left behind.
     Stalled,
 }
 
-/// The threads that hang.
 #[derive(Debug, Default)]
 pub struct Roster {
     left: Vec<Left>,
-    /// Those that hang and were not replaced.
+    /// Threads that hang and were not replaced.
     stalled: Vec<Left>,
-    /// Processes in `execve` whose files are not read, and since when, because those of another one hang.
+    /// Processes in `execve` whose files are not read because those of another one hang, and since when.
     passed: BTreeMap<u32, BootNs>,
 }
 
 impl Roster {
-    /// How many hang.
+    /// Number of threads that hang.
     #[must_use]
     pub fn len(&self) -> usize {
         self.left.len() + self.stalled.len()
     }
 
-    /// Nothing hangs.
+    /// Whether no thread hangs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A thread hangs: what is to become of it.
+    /// Records a thread that hangs. Returns what must be done with it.
     pub fn hangs(&mut self, one: Left) -> Verdict {
-        // The lock is the node's: whoever asks next waits for the same.
+        // The lock is the node's: a new thread would wait for the same.
         if one.target == Target::Rtnl || self.left.len() >= MOST_LEFT {
             if !self.stalled.iter().any(|other| other.id == one.id) {
                 self.stalled.push(one);
@@ -96,14 +96,14 @@ impl Roster {
         Verdict::LeftBehind(target)
     }
 
-    /// A thread that could not be replaced works; whether it did not before.
+    /// Records that a thread that could not be replaced works. Returns whether it hung before.
     pub fn unstalled(&mut self, id: usize) -> bool {
         let before = self.stalled.len();
         self.stalled.retain(|one| one.id != id);
         self.stalled.len() < before
     }
 
-    /// A thread that was left behind has come back: what it hung at.
+    /// Records that a thread that was left behind has returned. Returns what it hung at.
     pub fn returned(&mut self, id: usize) -> Option<Target> {
         let at = self.left.iter().position(|one| one.id == id)?;
         let target = self.left.remove(at).target;
@@ -113,15 +113,15 @@ impl Roster {
         Some(target)
     }
 
-    /// Whether a reader of this is to know first that its process is in no `execve`: another process's file hangs that
-    /// waits for the same lock, and what one dead server did to one it may have done to many.
+    /// Whether a reader of this target must first check that its process is not in `execve`: a file of another process,
+    /// which waits for the same lock, hangs, and one dead server may have stopped many processes.
     #[must_use]
     pub fn is_wary_of(&self, target: &Target) -> bool {
         let Target::Process { file, .. } = target else { return false };
         execve::waits(file).is_some_and(|waits| self.in_execve().any(|hangs| hangs >= waits))
     }
 
-    /// Since when a process is passed over, which is in `execve`.
+    /// Since when a process that is in `execve` is skipped.
     pub fn passes_over(&mut self, pid: u32, now: BootNs) -> BootNs {
         let hangs = self.left.iter().find(|one| is_of(&one.target, pid)).map(|one| one.since);
         if let Some(since) = hangs.or_else(|| self.passed.get(&pid).copied()) {
@@ -133,12 +133,12 @@ impl Roster {
         now
     }
 
-    /// A process is in no `execve`, or no longer.
+    /// A process is not in `execve`, or no longer.
     pub fn has_answered(&mut self, pid: u32) {
         self.passed.remove(&pid);
     }
 
-    /// For whom the files wait that hang by `exec_update_lock`, as far as can be told.
+    /// Who waits for the locks of the hanging files (`exec_update_lock`), as far as known.
     fn in_execve(&self) -> impl Iterator<Item = Waits> {
         self.left.iter().filter_map(|one| match &one.target {
             Target::Process { file, .. } => execve::waits(file),
@@ -146,7 +146,7 @@ impl Roster {
         })
     }
 
-    /// Since when it is known that a read of this would hang.
+    /// Since when it is known that a read of this target would hang.
     #[must_use]
     pub fn refuses(&self, target: &Target) -> Option<BootNs> {
         let like = |one: &&Left| alike(&one.target, target);
@@ -165,7 +165,7 @@ impl Roster {
         (risky && self.left.len() >= CAREFUL).then(|| self.left[0].since)
     }
 
-    /// Of each source what hangs, and for how long: a sentence for people.
+    /// For each source, what hangs and for how long, as a sentence for people.
     #[must_use]
     pub fn report(&self, now: BootNs) -> Vec<(&'static str, String)> {
         let mut told: Vec<(&'static str, String)> = Vec::new();
@@ -197,15 +197,15 @@ impl Roster {
         told
     }
 
-    /// Whether a thread of this source hangs that could not be replaced, other than at rtnetlink: whatever it alone
-    /// could tell is unknown.
+    /// Whether a thread of this source hangs that could not be replaced, other than at rtnetlink: whatever only this
+    /// thread could report is unknown.
     #[must_use]
     pub fn is_blind(&self, source: &str) -> bool {
         self.stalled.iter().any(|one| one.source == source && one.target != Target::Rtnl)
     }
 }
 
-/// Whoever reads the one hangs at the other.
+/// Whether a reader of `target` would hang like the reader of `hangs`.
 fn alike(hangs: &Target, target: &Target) -> bool {
     match (hangs, target) {
         (Target::Path { path: at, mount }, Target::Path { path, .. }) => {

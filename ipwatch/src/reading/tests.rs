@@ -1,4 +1,4 @@
-//! The bookkeeping with a clock of its own, and one thread that really hangs: on a pipe.
+//! Tests the bookkeeping with a fake clock, and one thread that really hangs, on a pipe.
 
 use std::io::Write as _;
 
@@ -54,7 +54,7 @@ fn no_more_than_eight_are_left_behind() {
     assert!(roster.is_blind("procfs") && !roster.is_blind("netlink"));
     assert_eq!(roster.hangs(left(8, of(99, "stat"))), Verdict::Stalled, "counted once");
     assert_eq!(roster.len(), MOST_LEFT + 1);
-    // A place is free, and it is still there.
+    // A place is free, and the thread still hangs.
     roster.returned(3);
     assert!(matches!(roster.hangs(left(8, of(99, "stat"))), Verdict::LeftBehind(_)));
     assert!(!roster.is_blind("procfs"));
@@ -142,7 +142,7 @@ fn a_thread_that_has_ended_hangs_at_nothing() {
     assert_eq!(slot.hangs(later), Verdict::Works);
 }
 
-/// A worker that reads a pipe nobody writes to, and what becomes of it.
+/// A worker that reads a pipe to which nothing is written, until it is left behind and returns.
 #[test]
 fn a_thread_that_hangs_is_left_and_comes_back() {
     let readings = Readings::default();
@@ -167,7 +167,7 @@ fn a_thread_that_hangs_is_left_and_comes_back() {
     assert_eq!(slot.hangs(now), Verdict::Works, "not yet");
     assert_eq!(slot.hangs(now.plus(3 * SEC)), Verdict::LeftBehind(of(812, "stat")));
     assert_eq!(slot.hangs(now.plus(3 * SEC)), Verdict::Works, "once");
-    // Another one is refused what this one hangs at, and nothing else.
+    // Another thread is refused the file that this one hangs at, and nothing else.
     let other = readings.slot("procfs", "looks");
     let ((same, another), left) =
         other.during(|| (file(812, Path::new("stat")), file(7, Path::new("stat")).is_ok()));
@@ -190,7 +190,7 @@ fn who_waits_for_a_thread_that_hangs_goes_on_without_it() {
     });
     assert_eq!(hangs.unwrap(), Err(on("/dead/plugin", "")));
     assert_eq!(readings.report(clock::now()).first().map(|(source, _)| *source), Some("probes"));
-    // The next one need not wait.
+    // The next reader need not wait.
     let refused = |wanted| apart(&readings, "probes", move || path(wanted).is_err()).unwrap();
     assert_eq!(refused(dead), Ok(true));
     assert_eq!(refused(Path::new("/dead/other")), Ok(false));
