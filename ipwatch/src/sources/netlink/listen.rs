@@ -135,7 +135,7 @@ impl Listener {
     /// Reads until it fails. `lost` should have room for a few entries: while it is full, nothing is read.
     ///
     /// # Errors
-    /// [`Stopped::Closed`] when the daemon goes down; [`Stopped::Io`] when a socket breaks.
+    /// [`Stopped::Closed`] when the daemon shuts down; [`Stopped::Io`] when a socket fails.
     pub async fn run(&mut self, emit: &Emit, lost: &mpsc::Sender<Lost>) -> Result<(), Stopped> {
         let Self { links, neighbours, routes, own, lag, counters, told } = self;
         let states = [&*links, neighbours, routes].map(|channel| channel.state(counters));

@@ -133,7 +133,7 @@ impl Socket {
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control) as _;
-        // SAFETY: every pointer in `header` is to a live local of the length told beside it.
+        // SAFETY: every pointer in `header` is to a live local whose length is given beside it.
         let len = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut header, libc::MSG_TRUNC) };
         let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
         // SAFETY: zeroed above, and the kernel wrote a sockaddr_nl or nothing.

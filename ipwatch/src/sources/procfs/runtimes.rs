@@ -174,7 +174,7 @@ fn read_runtime(pid: u32, engine: Engine, dir: &Dir, complete: &mut bool) -> Opt
         Err(_) => *complete = false,
     }
     let mut sockets = listening(dir, &sockets);
-    // Without a socket it is a command that somebody runs.
+    // Without a socket it is a podman command that a user runs.
     if engine == Engine::Podman && sockets.is_empty() {
         return None;
     }

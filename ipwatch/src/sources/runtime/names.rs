@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The source that stands for all runtimes while there is none.
+/// The name of the source while there is no runtime.
 pub(super) const NONE: &str = SourceName::Runtime.as_str();
 /// Maximum length of a name that a runtime reports.
 const LONGEST: usize = 32;

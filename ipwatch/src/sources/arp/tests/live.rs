@@ -76,7 +76,7 @@ impl Link {
         address.sll_addr[..6].copy_from_slice(&frame[..6]);
         let body = &frame[14..];
         let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: both lie there for as long as the call takes, and are as long as it is told.
+        // SAFETY: both live for the whole call, and have the lengths that are passed.
         let sent = unsafe {
             let to = (&raw const address).cast();
             libc::sendto(self.out.as_raw_fd(), body.as_ptr().cast(), body.len(), 0, to, size)
