@@ -1,5 +1,5 @@
-//! Reading files that may be hostile: never more than a limit, never through a final symlink unless
-//! asked, never blocking on a fifo, and lossy text.
+//! Reads files that may be hostile: up to a limit, never through a final symlink unless requested, never blocking on a
+//! fifo, and with lossy text.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,18 +11,17 @@ use rustix::io::Errno;
 
 use crate::reading;
 
-/// What was read of a file.
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bytes {
-    /// The first bytes.
     pub bytes: Vec<u8>,
-    /// There was more than the limit.
+    /// Whether there was more than the limit.
     pub truncated: bool,
-    /// When a regular file was last written, Unix time in nanoseconds.
+    /// Modification time of a regular file, Unix time in nanoseconds.
     pub modified: Option<i64>,
 }
 
-/// The first `limit` bytes of a file under `/proc` or `/sys`, whose paths the kernel makes.
+/// Reads the first `limit` bytes of a file under `/proc` or `/sys`, whose paths are the kernel's.
 ///
 /// # Errors
 /// As `open` and `read`.
@@ -30,17 +29,16 @@ pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
     read_with(path, limit, OFlags::empty())
 }
 
-/// The first `limit` bytes of a regular file that somebody else wrote: a symlink, fifo or device in
-/// its place is an error (`ELOOP`, `InvalidInput`).
+/// Reads the first `limit` bytes of a regular file that another process wrote: a symlink, fifo or device in its place
+/// is an error (`ELOOP`, `InvalidInput`).
 ///
 /// # Errors
-/// As `open` and `read`; `InvalidInput` when it is no regular file.
+/// As `open` and `read`; `InvalidInput` if it is not a regular file.
 pub fn read_regular(path: &Path, limit: usize) -> io::Result<Bytes> {
     read_with_stat(path, limit, OFlags::NOFOLLOW)
 }
 
-/// The same through a final symlink: for directories that nobody but root writes and whose readers follow
-/// links.
+/// The same through a final symlink: for directories to which only root can write, and whose readers follow links.
 ///
 /// # Errors
 /// As [`read_regular`].
@@ -55,24 +53,24 @@ fn read_with_stat(path: &Path, limit: usize, link: OFlags) -> io::Result<Bytes> 
     Ok(Bytes { modified: modified(&stat), ..take_sized(file, limit, size)? })
 }
 
-/// When it was last written, Unix time in nanoseconds.
+/// Modification time, Unix time in nanoseconds.
 fn modified(stat: &Stat) -> Option<i64> {
     let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or_default();
     stat.st_mtime.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// What was read into a buffer of a small file.
+/// The result of reading a small file into a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filled {
-    /// So many bytes. All of the buffer: there may be more.
+    /// Number of bytes. If the buffer is full, the file may have more.
     pub length: usize,
     /// As [`Bytes::modified`].
     pub modified: Option<i64>,
 }
 
-/// A regular file of an open directory, as [`read_regular`] takes it: as much as there is room for in
-/// `buffer`. For directories with tens of thousands of small files, where each system call counts: nobody walks
-/// the path again, and the time of the last access stays as it is, which would be a write for each file.
+/// Reads a regular file of an open directory into `buffer`, as far as it fits, with the checks of [`read_regular`]. For
+/// directories with tens of thousands of small files, where each system call counts: the path is not walked again, and
+/// the access time is not updated, which would be a write for each file.
 ///
 /// # Errors
 /// As [`read_regular`].
@@ -80,7 +78,7 @@ pub fn read_at(directory: BorrowedFd<'_>, name: &Path, buffer: &mut [u8]) -> io:
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let open = |more| rustix::fs::openat(directory, name, flags | more, Mode::empty());
     let fd = match open(OFlags::NOATIME) {
-        // For its owner alone, and who may act as if.
+        // Only permitted for the file's owner and with CAP_FOWNER.
         Err(Errno::PERM) => open(OFlags::empty())?,
         fd => fd?,
     };
@@ -94,7 +92,7 @@ pub fn read_at(directory: BorrowedFd<'_>, name: &Path, buffer: &mut [u8]) -> io:
             Ok(0) => break,
             read => length += read?,
         }
-        // One read gives all there is of a regular file: no other one to be told that it ends.
+        // One read returns the whole regular file: a second read to see its end is not needed.
         if length >= size && size > 0 {
             break;
         }
@@ -102,10 +100,10 @@ pub fn read_at(directory: BorrowedFd<'_>, name: &Path, buffer: &mut [u8]) -> io:
     Ok(Filled { length, modified: modified(&stat) })
 }
 
-/// The same file, to be read in parts.
+/// Opens a file with the checks of [`read_regular`], to be read in parts.
 ///
 /// # Errors
-/// As `open`; `InvalidInput` when it is no regular file.
+/// As `open`; `InvalidInput` if it is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     open_with_stat(path, OFlags::NOFOLLOW).map(|(file, _)| file)
 }
@@ -124,7 +122,7 @@ fn refuse_irregular(stat: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// The last `limit` bytes of a regular file that somebody else writes, as [`read_regular`] takes it.
+/// Reads the last `limit` bytes of a regular file that another process writes, with the checks of [`read_regular`].
 ///
 /// # Errors
 /// As [`read_regular`].
@@ -160,7 +158,7 @@ fn take(file: File, limit: usize) -> io::Result<Bytes> {
     Ok(cut(bytes, limit))
 }
 
-/// The same of a file that was just now of this size, which is no more than the limit, by one read.
+/// The same with a single read, for a file that has just had this size, which is at most the limit.
 fn take_sized(mut file: File, limit: usize, size: usize) -> io::Result<Bytes> {
     let mut bytes = vec![0; size + 1];
     let read = loop {
@@ -171,7 +169,7 @@ fn take_sized(mut file: File, limit: usize, size: usize) -> io::Result<Bytes> {
     };
     bytes.truncate(read);
     if read > size {
-        // It has grown.
+        // The file has grown.
         file.take((limit - size) as u64).read_to_end(&mut bytes)?;
     }
     Ok(cut(bytes, limit))
@@ -254,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_longer_than_it_says_is_read_all_the_same() {
-        // The size of those under /proc is 0.
+        // Files under /proc have size 0.
         let path = Path::new("/proc/self/status");
         let whole = read(path, 64 * 1024).unwrap().bytes.len();
         let read = read_regular(path, 64 * 1024).unwrap();

@@ -1,8 +1,8 @@
-//! Reading the boot clock, and turning its moments into dates for people.
+//! Reads the boot clock, and converts its times to dates for people.
 
 use crate::fact::BootNs;
 
-/// Now, on `CLOCK_BOOTTIME`.
+/// The current time on `CLOCK_BOOTTIME`.
 #[must_use]
 pub fn now() -> BootNs {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -10,8 +10,8 @@ pub fn now() -> BootNs {
     BootNs((now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// Wall clock minus boot clock, in nanoseconds: read at the start (`fact::Boot::wall_offset`), and whenever the wall clock
-/// is set (`sources/wall_clock.rs`).
+/// Wall clock minus boot clock, in nanoseconds. Read at the start (`fact::Boot::wall_offset`), and whenever the wall
+/// clock is set (`sources/wall_clock.rs`).
 #[must_use]
 pub fn wall_offset() -> i64 {
     let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
@@ -19,7 +19,7 @@ pub fn wall_offset() -> i64 {
     (wall.tv_sec as i128 * 1_000_000_000 + wall.tv_nsec as i128 - boot.0 as i128) as i64
 }
 
-/// Turns moments of one boot into RFC 3339 dates (UTC, milliseconds). Pure.
+/// Converts times of one boot to RFC 3339 dates (UTC, milliseconds). Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calendar {
     /// `fact::Boot::wall_offset`.

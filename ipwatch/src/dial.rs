@@ -1,4 +1,4 @@
-//! Connections to servers: over TCP, with TLS or without, and HTTP/1.1 on any of them.
+//! Connections to servers: TCP with or without TLS, and HTTP/1.1 over them.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
-/// A connection.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
@@ -25,7 +24,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// `name`: what the server's certificate must be for.
+    /// `name`: the name for which the server's certificate must be valid.
     pub(crate) fn new(config: Arc<ClientConfig>, name: ServerName<'static>) -> Self {
         Self { connector: TlsConnector::from(config), name }
     }
@@ -36,15 +35,15 @@ impl Tls {
     }
 }
 
-/// Connects. The caller bounds how long it may take.
+/// Connects. The caller must set a timeout.
 pub(crate) async fn tcp(host: &str, port: u16, tls: Option<&Tls>) -> io::Result<Box<dyn Io>> {
     let stream = TcpStream::connect((host, port)).await?;
-    // What changes is to be seen at once.
+    // Short messages should arrive at once.
     stream.set_nodelay(true)?;
     secured(stream, tls).await
 }
 
-/// The connection, with TLS on it if there is to be any.
+/// Adds TLS to a connection, if configured.
 pub(crate) async fn secured(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Box<dyn Io>> {
     match tls {
         Some(Tls { connector, name }) => {
@@ -54,7 +53,7 @@ pub(crate) async fn secured(stream: TcpStream, tls: Option<&Tls>) -> io::Result<
     }
 }
 
-/// Drives an HTTP connection, and ends with whoever reads from that.
+/// Drives an HTTP connection until it is dropped.
 pub(crate) struct Driver(JoinHandle<()>);
 
 impl Drop for Driver {
@@ -63,7 +62,7 @@ impl Drop for Driver {
     }
 }
 
-/// HTTP/1.1 on a connection. `buffer`: the longest head of a response, hyper's own bound if that is `None`.
+/// HTTP/1.1 over a connection. `buffer`: maximum size in bytes of a response's head; `None`: hyper's default.
 pub(crate) async fn http1<B>(
     stream: impl Io + 'static,
     buffer: Option<usize>,
@@ -77,7 +76,7 @@ where
     }
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(async move {
-        // What goes wrong here shows in the request or in the body of its response.
+        // An error also appears in the request or in the body of its response.
         let _ = connection.await;
     });
     Ok((sender, Driver(driver)))

@@ -1,16 +1,16 @@
-//! Making hostile text harmless before it reaches a terminal or a log line.
+//! Makes hostile text harmless before it reaches a terminal or a log line.
 //!
-//! A process chooses its own comm, a container its names, a bind mount its path. Written raw, an
-//! escape sequence in one of them can clear the screen of the person on call, a newline can forge
-//! a log line, and a bidi override can make one name read as another.
+//! A process chooses its own comm, a container its names, a bind mount its path. Written raw, an escape sequence in one
+//! of them can clear the screen of the person on call, a newline can forge a log line, and a bidi override can make one
+//! name read as another.
 
 pub(crate) mod quote;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// A text of others within a sentence of ours that is not quoted as a whole, such as the reason of an error: what has a
-/// shell run something, or ends a quotation, is spelt out.
+/// Escapes untrusted text within a message that is not quoted as a whole, such as the reason of an error: characters
+/// that make a shell run something or that end a quotation.
 #[must_use]
 pub(crate) fn defused(text: &str) -> String {
     let spelt = |c: char| "$`;&|<>'\\".contains(c);
@@ -28,10 +28,10 @@ pub(crate) fn defused(text: &str) -> String {
     out
 }
 
-/// `text` with everything a terminal acts on, and everything that is invisible or turns the reading
-/// direction, spelt out: `\xNN` below U+0080, `\u{…}` above. Text that needs nothing is borrowed.
+/// Escapes every character that a terminal acts on, that is invisible, or that changes the reading direction: `\xNN`
+/// below U+0080, `\u{…}` above. Text without such characters is borrowed.
 ///
-/// A backslash stays as it is: the result is for eyes, not for parsing back.
+/// A backslash is not escaped: the result is for reading, not for parsing.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     let Some(first) = text.find(is_hostile) else { return Cow::Borrowed(text) };
@@ -49,9 +49,9 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What must not be printed as it is.
+/// Whether a character must not be printed.
 fn is_hostile(c: char) -> bool {
-    // C0 (newline, tab and ESC among them), DEL and C1 (U+009B is an 8-bit CSI).
+    // C0 (including newline, tab and ESC), DEL and C1 (U+009B is an 8-bit CSI).
     c.is_control()
         || matches!(
             c,
@@ -96,7 +96,7 @@ mod tests {
         fn nothing_hostile_is_left(text in ".*") {
             let shown = escape(&text);
             proptest::prop_assert!(!shown.chars().any(is_hostile));
-            // Escaping twice changes nothing: no layer needs to know whether another did it.
+            // Escaping twice changes nothing, so no layer needs to know whether another has done it.
             proptest::prop_assert_eq!(escape(&shown).into_owned(), shown.into_owned());
         }
     }

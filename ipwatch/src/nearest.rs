@@ -1,6 +1,6 @@
-//! Which known name was probably meant: for keys of the configuration, and for what a question names. Pure.
+//! Finds the known name that was probably meant, for keys of the configuration and names in a query. Pure.
 
-/// The name among `known` that is nearest to `written`, unless none is near.
+/// The name in `known` that is nearest to `written`, unless none is near.
 #[must_use]
 pub(crate) fn nearest<'a>(
     written: &str,
@@ -8,13 +8,13 @@ pub(crate) fn nearest<'a>(
 ) -> Option<&'a str> {
     let length = written.chars().count();
     let far = (length / 3).max(2);
-    // One that is so much longer or shorter is not near, which costs nothing to see.
+    // A name that is much longer or shorter is not near; that check is cheap.
     let alike = known.into_iter().filter(|name| name.chars().count().abs_diff(length) <= far);
     let measured = alike.map(|name| (distance(written, name), name));
     measured.filter(|(distance, _)| *distance <= far).min().map(|(_, name)| name)
 }
 
-/// Edits between two names, a swap of neighbours being one (optimal string alignment).
+/// Number of edits between two names, where a swap of adjacent characters is one edit (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

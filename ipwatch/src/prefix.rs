@@ -1,4 +1,4 @@
-//! Prefixes of IPs, as people and stores write them: `10.0.3.17`, `10.0.0.0/24`, `fd00::/8`.
+//! IP prefixes, as people and stores write them: `10.0.3.17`, `10.0.0.0/24`, `fd00::/8`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,47 +6,47 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// A prefix of IPs; one IP is a prefix of full length.
+/// An IP prefix; a single IP is a prefix of full length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
-    /// Any IP in it: the one that was written.
+    /// Any IP in the prefix: the one that was written.
     pub ip: IpAddr,
-    /// Its length.
+    /// Number of fixed bits.
     pub len: u8,
 }
 
 impl Prefix {
-    /// `None`: the length is none of the IP's family.
+    /// `None`: the length is too large for the IP's family.
     #[must_use]
     pub fn new(ip: IpAddr, len: u8) -> Option<Self> {
         (len <= width(ip)).then_some(Self { ip, len })
     }
 
-    /// Exactly this IP.
+    /// The prefix that contains only this IP.
     #[must_use]
     pub fn host(ip: IpAddr) -> Self {
         Self { ip, len: width(ip) }
     }
 
-    /// Of `IP/LEN`; a lone IP is none.
+    /// Parses `IP/LEN`; an IP without a length is rejected.
     #[must_use]
     pub fn from_cidr(text: &str) -> Option<Self> {
         text.parse().ok().filter(|_| text.contains('/'))
     }
 
-    /// As `IP/LEN`, also where it is one IP.
+    /// The prefix as `IP/LEN`, even for a single IP.
     #[must_use]
     pub fn to_cidr(&self) -> String {
         format!("{}/{}", self.ip, self.len)
     }
 
-    /// Whether it is one IP.
+    /// Whether it is a single IP.
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.len >= width(self.ip)
     }
 
-    /// Whether `ip` lies in it. An IPv4 prefix holds no IPv6 address, mapped ones included.
+    /// Whether it contains `ip`. An IPv4 prefix contains no IPv6 address, not even a mapped one.
     #[must_use]
     pub fn contains(&self, ip: IpAddr) -> bool {
         let host_bits = self.host_bits();
@@ -61,19 +61,19 @@ impl Prefix {
         }
     }
 
-    /// How many bits of an IP are not fixed.
+    /// Number of bits that are not fixed.
     #[must_use]
     pub fn host_bits(&self) -> u32 {
         u32::from(width(self.ip).saturating_sub(self.len))
     }
 
-    /// The same prefix, written with its first IP.
+    /// The same prefix, with its first IP.
     #[must_use]
     pub fn network(&self) -> Self {
         Self { ip: self.first(), len: self.len }
     }
 
-    /// Its first IP: the network's own.
+    /// Its first IP, the network address.
     #[must_use]
     pub fn first(&self) -> IpAddr {
         self.address(number(self.ip) & !self.hosts())
@@ -91,33 +91,33 @@ impl Prefix {
         (self.first(), self.last())
     }
 
-    /// Its last IP but for IPv4's broadcast address. `None`: it is one IPv4 address.
+    /// Its last IP, or for IPv4 the one before the broadcast address. `None`: it is a single IPv4 address.
     #[must_use]
     pub fn last_unicast(&self) -> Option<IpAddr> {
         let last = self.hosts().checked_sub(self.ip.is_ipv4().into())?;
         self.network().plus(last)
     }
 
-    /// How many IPs it has; of all of IPv6 one less.
+    /// Number of IPs; for all of IPv6 one less.
     #[must_use]
     pub fn size(&self) -> u128 {
         self.hosts().saturating_add(1)
     }
 
-    /// The IP `n` above its first one, if it lies in it.
+    /// The IP `n` above its first one, if the prefix contains it.
     #[must_use]
     pub fn nth(&self, n: u128) -> Option<IpAddr> {
         self.network().plus(n)
     }
 
-    /// The IP `n` above the one that is written, if it lies in it.
+    /// The IP `n` above the written one, if the prefix contains it.
     #[must_use]
     pub fn plus(&self, n: u128) -> Option<IpAddr> {
         let at = number(self.ip).checked_add(n)?;
         (at <= number(self.last())).then(|| self.address(at))
     }
 
-    /// The IP that is this number in the prefix's family.
+    /// The IP with this number in the prefix's family.
     #[must_use]
     pub fn address(&self, number: u128) -> IpAddr {
         match u32::try_from(number) {
@@ -126,13 +126,13 @@ impl Prefix {
         }
     }
 
-    /// The bits that are not fixed.
+    /// A mask of the bits that are not fixed.
     fn hosts(&self) -> u128 {
         1_u128.checked_shl(self.host_bits()).map_or(u128::MAX, |size| size - 1)
     }
 }
 
-/// An IP as a number of its family.
+/// An IP as a number.
 #[must_use]
 pub fn number(ip: IpAddr) -> u128 {
     match ip {
@@ -161,7 +161,7 @@ impl Serialize for Prefix {
     }
 }
 
-/// Not an IP and not a prefix.
+/// The text is neither an IP nor a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an IP or a prefix: write it as 10.0.3.17, 10.0.0.0/24 or fd00::/64")]
 pub struct InvalidPrefix;
@@ -173,7 +173,7 @@ impl FromStr for Prefix {
         let Some((ip, len)) = text.split_once('/') else {
             return text.parse().map(Prefix::host).map_err(|_| InvalidPrefix);
         };
-        // `u8::from_str` takes a leading plus sign; nobody writes a prefix so.
+        // `u8::from_str` would accept a leading plus sign.
         if !len.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(InvalidPrefix);
         }

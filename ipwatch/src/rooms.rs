@@ -1,16 +1,17 @@
-//! Which room may use which: the arrows never turn. A room is a file or a folder of `ipwatch/src`.
+//! Tests which room may use which, so that dependencies have one direction. A room is a file or a folder of
+//! `ipwatch/src`.
 #![allow(clippy::disallowed_methods, reason = "the files are our own source")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A room uses what stands before it. Rooms of one line use each other, for the reason above
-/// them.
+/// From the bottom to the top. A room may use those before it. Rooms in the same line may use each other, for the
+/// reason in the comment above them.
 const ORDER: &[&[&str]] = &[
     &["escape", "nearest", "prefix"],
     &["fact"],
     &["clock"],
-    // A read is bounded in size by the one and in time by the other.
+    // `bounded` limits a read in size, and `reading` in time.
     &["bounded", "reading"],
     &["contract"],
     &["remedy"],
@@ -34,7 +35,7 @@ const ORDER: &[&[&str]] = &[
     &["fuzzing"],
 ];
 
-/// Law 1: what no line of these rooms has.
+/// Law 1: text that must not appear in these rooms.
 const PURE: &[&str] = &["map", "detect", "engine"];
 const IMPURE: &[&str] = &[
     "crate::sources",
@@ -55,7 +56,7 @@ fn rank(room: &str) -> Option<usize> {
     ORDER.iter().position(|line| line.contains(&room))
 }
 
-/// Every file that is part of the product, with its room and its text without comments and tests.
+/// Every file of the product, with its room and its text without comments and tests.
 fn files() -> Vec<(PathBuf, String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let (mut folders, mut found) = (vec![root.clone()], Vec::new());
@@ -82,13 +83,14 @@ fn files() -> Vec<(PathBuf, String, String)> {
     found
 }
 
-/// A file's lines without its comments and its modules of tests.
+/// The lines of a file without comments and test modules.
 fn product(text: &str) -> String {
     let (mut found, mut lines) = (String::new(), text.lines().peekable());
     while let Some(line) = lines.next() {
         let next = lines.peek().copied().unwrap_or_default();
         if line == "#[cfg(test)]" && next.contains("mod ") && next.ends_with('{') {
-            // rustfmt closes it at the margin. The lines stay, so that those behind keep their numbers.
+            // rustfmt puts its closing brace at the margin. Blank lines replace the module, so that later lines keep
+            // their numbers.
             found.push('\n');
             for _ in lines.by_ref().take_while(|line| *line != "}") {
                 found.push('\n');
@@ -100,7 +102,7 @@ fn product(text: &str) -> String {
     found
 }
 
-/// The rooms that a text names, and in which line.
+/// The rooms that a text names, and the line of each.
 fn used(text: &str) -> Vec<(usize, &str)> {
     let word = |text: &str| {
         text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len())
@@ -112,7 +114,7 @@ fn used(text: &str) -> Vec<(usize, &str)> {
             let at = text.len() - rest.len();
             found.push((text[..at].lines().count(), &text[at..at + word(rest)]));
         };
-        // A group: the first word at its own depth and each behind a comma there.
+        // A group: the first word at its own depth, and each word after a comma at that depth.
         let Some(group) = rest.strip_prefix('{') else {
             name(rest);
             continue;
@@ -159,7 +161,7 @@ fn no_room_uses_one_above_it() {
     let mut wrong = Vec::new();
     for (file, room, text) in &files {
         let Some(own) = rank(room) else { panic!("{} is in no room", file.display()) };
-        // A name that is no room is a macro, or a room of tests.
+        // A name that is not a room is a macro, or a room of tests.
         let is_above = |(_, name): &(usize, &str)| rank(name).is_some_and(|theirs| theirs > own);
         let above = used(text).into_iter().filter(is_above);
         wrong.extend(above.map(|(line, name)| format!("{}.rs:{line} uses {name}", file.display())));

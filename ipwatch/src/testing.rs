@@ -1,5 +1,5 @@
-//! What the unit tests of several rooms share: a log that is read back, a server of gRPC, a certificate authority, a
-//! finding, the words of strangers.
+//! Shared by the unit tests of several rooms: a log that can be read back, a gRPC server, a certificate authority, a
+//! finding, hostile text.
 
 pub(crate) mod authority;
 mod finding;
@@ -19,7 +19,7 @@ use tracing::{Dispatch, Subscriber};
 
 pub(crate) use self::finding::finding;
 
-/// Collects what is logged. Clones write into the same.
+/// Collects what is logged. Clones share the same log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -39,21 +39,20 @@ impl io::Write for Log {
     }
 }
 
-/// While there is one subscriber in the process, tracing asks the default of whichever thread comes
-/// to a callsite first, and remembers its "never" for all of them: another test's thread would
-/// silence a line that this one waits for. Among three it asks each (tracing-core 0.1,
-/// `Dispatchers::rebuilder`).
+/// While the process has only one subscriber, tracing asks the default subscriber of the first thread that reaches a
+/// callsite, and remembers its "never" for all threads: another test's thread would suppress a line that this one waits
+/// for. With three subscribers it asks each (tracing-core 0.1, `Dispatchers::rebuilder`).
 static COMPANY: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [NoSubscriber::new(), NoSubscriber::new()].map(Dispatch::new));
 
-/// Until the guard goes, what this thread logs goes to `subscriber`.
+/// Sends what this thread logs to `subscriber`, until the guard is dropped.
 pub(crate) fn hear(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
     LazyLock::force(&COMPANY);
     tracing::subscriber::set_default(subscriber)
 }
 
-/// Serves gRPC on one connection. tonic's own server would switch on features that the product is built without, and
-/// all of it would be built twice.
+/// Serves gRPC on one connection. tonic's own server would enable features that the product does not use, and
+/// everything would be built twice.
 pub(crate) async fn serve_grpc<C, S>(connection: C, service: S)
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -65,6 +64,6 @@ where
         service.clone().oneshot(request.map(Body::new))
     });
     let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    // How a connection ends is the client's business.
+    // How a connection ends is up to the client.
     let _ = http.serve_connection(TokioIo::new(connection), service).await;
 }

@@ -1,5 +1,4 @@
-//! TLS to a server: whom to trust, and who we are. One way for all clients; who calls says in its own words what is
-//! wrong.
+//! TLS to a server: trusted CAs, and our own certificate. Shared by all clients; the caller formulates errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,27 +9,27 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::bounded;
 
-/// Longest file of certificates, or of a key. A system's CA bundle has some 200 KiB.
+/// Maximum size in bytes of a file of certificates or of a key. A system's CA bundle has about 200 KiB.
 const LIMIT: usize = 1 << 20;
 
-/// Our own certificate with those between it and its authority, and its key.
+/// Our certificate chain and its key.
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// What cannot be used. Nothing of a key is in it.
+/// What is wrong with the parameters. Contains nothing of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Of the authorities that were named, one is none.
+    /// One of the configured CAs is not a valid certificate.
     Authority(String),
-    /// The system trusts nobody.
+    /// The system trusts no CA.
     NoAuthority,
-    /// The certificate and its key do not go together, or are of no kind that is known.
+    /// The certificate and its key do not match, or have an unsupported type.
     Identity(String),
-    /// All of it.
+    /// TLS cannot be set up.
     Setup(String),
 }
 
-/// What a client needs. `authorities`: whom to trust, the system's own if that is `None`. `protocols`: what is agreed
-/// upon (ALPN), nothing if that is empty. May read the system's files, so never on an async worker.
+/// Builds a client's configuration. `authorities`: the trusted CAs; `None`: the system's. `protocols`: for ALPN; empty:
+/// no ALPN. May read the system's files, so never call it on an async worker.
 pub(crate) fn client(
     authorities: Option<Vec<CertificateDer<'static>>>,
     identity: Option<Identity>,
@@ -59,7 +58,7 @@ fn roots(authorities: Option<Vec<CertificateDer<'static>>>) -> Result<RootCertSt
         }
         return Ok(roots);
     }
-    // One that cannot be read does not make the others worth less.
+    // A certificate that cannot be parsed is skipped.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(Wrong::NoAuthority) } else { Ok(roots) }
 }
@@ -67,25 +66,25 @@ fn roots(authorities: Option<Vec<CertificateDer<'static>>>) -> Result<RootCertSt
 /// The files of a client, in PEM.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Files<'a> {
-    /// Whom to trust; the system's own authorities if that is `None`.
+    /// Trusted CAs; `None`: the system's.
     pub(crate) authorities: Option<&'a Path>,
-    /// Our own certificate, and its key.
+    /// Our certificate, and its key.
     pub(crate) identity: Option<(&'a Path, &'a Path)>,
 }
 
-/// Why a client cannot be made of its files. Nothing of a file is in it.
+/// Why a client cannot be built from its files. Contains nothing of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unusable {
     /// This file cannot be read, or not be used.
     File { path: PathBuf, why: String },
-    /// The system trusts nobody.
+    /// The system trusts no CA.
     NoAuthority,
-    /// All of it.
+    /// TLS cannot be set up.
     Setup(String),
 }
 
 impl Files<'_> {
-    /// As [`client`], with one protocol. Reads files, so never on an async worker.
+    /// As [`client`], with one protocol. Reads files, so never call it on an async worker.
     pub(crate) fn client(self, protocol: &[u8]) -> Result<Arc<ClientConfig>, Unusable> {
         let authorities = self.authorities.map(certificates_of).transpose()?;
         let identity = match self.identity {
@@ -127,13 +126,13 @@ fn unusable(path: &Path, why: impl Into<String>) -> Unusable {
     Unusable::File { path: path.to_owned(), why: why.into() }
 }
 
-/// All certificates of a PEM. `None`: it is no PEM, or has none.
+/// All certificates in a PEM text. `None`: it is not PEM, or has none.
 pub(crate) fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     all.ok().filter(|all| !all.is_empty())
 }
 
-/// The first private key of a PEM: PKCS#8, PKCS#1 or SEC1.
+/// The first private key in a PEM text: PKCS#8, PKCS#1 or SEC1.
 pub(crate) fn key(pem: &[u8]) -> Option<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_slice(pem).ok()
 }

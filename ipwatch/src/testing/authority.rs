@@ -1,4 +1,4 @@
-//! A certificate authority of the tests' own, and servers that it vouches for.
+//! A certificate authority for tests, and servers with certificates from it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-/// A CA, and what it has signed.
+/// A CA with its certificate and key.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -29,7 +29,7 @@ impl Authority {
         (params.signed_by(&key, &self.0).unwrap(), key)
     }
 
-    /// A server's side, for this name; with `asks`, of clients that the CA knows.
+    /// The server side of TLS for this name; with `asks`, it requires a client certificate from this CA.
     pub(crate) fn server(&self, name: &str, asks: bool, protocols: &[&[u8]]) -> TlsAcceptor {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let (certificate, key) = self.sign(name);

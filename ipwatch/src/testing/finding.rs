@@ -3,7 +3,7 @@
 use crate::contract::{Container, Holder, HolderKind, Netns, Pod, Step};
 use crate::finding::{Code, Evidence, Finding, Severity, Status, Subject};
 
-/// One that was seen once, with everything it can carry then.
+/// A finding that was seen once, with every field that it can have then.
 pub(crate) fn finding(id: &str) -> Finding {
     Finding {
         id: id.to_owned(),

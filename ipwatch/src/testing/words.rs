@@ -1,6 +1,6 @@
-//! What strangers may call their processes, containers, pods, mounts and devices: one corpus for every way out.
+//! Untrusted text that may be the name of a process, container, pod, mount or device: one corpus for every output.
 
-/// Words that steer a terminal, forge a line or a field, run in a shell, turn the reading direction, or are long.
+/// Texts that control a terminal, forge a line or a field, run in a shell, change the reading direction, or are long.
 pub(crate) fn words() -> Vec<String> {
     let mut words: Vec<String> = [
         "\u{1b}[2J\u{1b}[H\u{1b}]0;owned\u{7}",
@@ -20,7 +20,7 @@ pub(crate) fn words() -> Vec<String> {
     .into();
     words.push("x".repeat(64 << 10));
     words.push("\u{1b}[1m".repeat(16 << 10));
-    // As a name that is no UTF-8 is read.
+    // A name that is not UTF-8, lossily decoded.
     words.push(String::from_utf8_lossy(b"\xff\xfe\xc3(\xf0\x28\x8c\x28").into_owned());
     words
 }
