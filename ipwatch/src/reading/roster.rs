@@ -12,8 +12,8 @@ use crate::fact::BootNs;
 /// the kernel until what it waits for answers.
 pub const MOST_LEFT: usize = 8;
 
-/// From this number on, `stack` and `pidfd_getfd`, which wait while a process is in `execve` (`exec_update_lock`), are no
-/// longer read: one dead file server may hold the processes of a whole node there, and the other places are for
+/// From this number on, `stack` and `pidfd_getfd`, which wait while a process is in `execve` (`exec_update_lock`), are
+/// no longer read: one dead file server may hold the processes of a whole node there, and the other places are for
 /// unforeseen cases.
 const CAREFUL: usize = MOST_LEFT / 2;
 

@@ -299,8 +299,8 @@ impl<K: Kind> Follower<K> {
         Ok(())
     }
 
-    /// Reports a change from a watch. Its time is taken after `Kind::tell`, which may state since when everything that
-    /// it reports is the case.
+    /// Reports a change from a watch. The facts' time is taken after `Kind::tell`, which may itself take the time at
+    /// which a list begins.
     async fn tell_now(&mut self, change: Change<K::Item>) -> Result<(), Closed> {
         let mut told = Vec::new();
         self.kind.tell(change, &mut told);

@@ -392,7 +392,7 @@ async fn without_a_way_in_it_is_off() {
     }
 }
 
-/// A change of one range reports all of them, with the time since when that is the case.
+/// A change of one range reports all of them, as a list that begins at that moment.
 #[tokio::test]
 async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
     let pool = |name: &str, cidr: &str, version: &str| json!({"metadata": {"name": name, "resourceVersion": version}, "spec": {"cidr": cidr}});

@@ -162,7 +162,7 @@ impl Socket {
     pub(super) fn discard(&self) {
         let mut none = [0u8; 0];
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
-        // Any error but EAGAIN (an overrun) is discarded as well.
+        // Any error except EAGAIN, such as that of an overrun, is discarded as well.
         for _ in 0..65_536 {
             match rustix::net::recv(&self.0, &mut none[..], flags) {
                 Err(rustix::io::Errno::AGAIN) => return,

@@ -21,8 +21,8 @@ use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
 /// Maximum number of facts sent at a time, so that the map is not blocked for long and memory is bounded.
 const BATCH: usize = 512;
 
-/// Maximum number of facts about calls that wait while the map is busy: more than a minute of 50 calls a second. They use
-/// memory only then.
+/// Maximum number of facts about calls that wait while the map is busy: more than a minute of 50 calls a second. They
+/// use memory only then.
 const WAITING: usize = 8192;
 
 /// Number of events that were lost because the ring buffer was full. The numbers only grow.
