@@ -1,14 +1,16 @@
 //! Wires sources, map, detectors, ledger, API and sinks, and takes them down again.
 //!
 //! - `start`: the sources, in an order that leaves no gap.
-//! - `core`: the single owner of the engine; `answer`: what it says when asked. `own`: the facts that the daemon tells
-//!   itself.
-//! - `span_links`: the tenures, the runs of plugins and the cause that a finding is about.
-//! - `dispatch`, `readers`, `workers`: who finds out what the map wants to know, and what becomes of one that hangs.
-//! - `restarts`: what becomes of a part of a source that has ended.
-//! - `canary`: when it runs, and what follows from it.
-//! - `latency`, `memory`: what it costs. `scrape`: what a scrape is told.
-//! - `service`, `reload`, `capabilities`: what the service manager is told, grants and asks for.
+//! - `core`: the single owner of the engine; `answer`: answers to queries; `own`: facts that the daemon itself adds
+//!   to those of its sources.
+//! - `span_links`: the tenures, plugin runs and cause that the span of a finding links to.
+//! - `dispatch`, `readers`, `workers`: the threads that fetch what the map requests, and the replacement of a thread
+//!   that hangs.
+//! - `restarts`: restarts a part of a source that has ended.
+//! - `canary`: when the canary runs, and what follows from its verdicts.
+//! - `latency`, `memory`: what the daemon costs. `scrape`: the reading that answers a scrape.
+//! - `service`, `reload`, `capabilities`: the service manager: notifications to it, reloads that it asks for,
+//!   capabilities that it grants.
 //! - `record_replay`: `record` and `replay`.
 
 mod answer;
@@ -63,30 +65,28 @@ use crate::metrics;
 use crate::remedy::Daemon;
 use crate::sinks::{self, Sinks};
 
-/// Events a slow follower may fall behind before some are dropped for it.
+/// Events that a slow follower may fall behind; older ones are dropped for this follower.
 const FOLLOWERS_LAG: usize = 1024;
 
-/// Scrapes that wait for the core.
+/// Maximum number of scrapes that wait for the core.
 const SCRAPES: usize = 16;
 
-/// `ipwatch run`: watches until SIGINT or SIGTERM. On SIGHUP the configuration is read again; in a terminal,
-/// where it means that the terminal is gone, it is the end.
+/// `ipwatch run`: watches until SIGINT or SIGTERM. SIGHUP reloads the configuration; but if a standard stream is a
+/// terminal, SIGHUP means that the terminal has closed, and ends the daemon.
 ///
 /// # Errors
-/// What keeps it from starting: not root, another daemon on the socket or the store, no netlink, no port for
-/// the metrics.
+/// Not root, another daemon on the socket or the store, no netlink, or the port for metrics cannot be bound.
 pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
     must_be_root()?;
     memory::one_heap();
     let otlp = telemetry(&config)?;
     let server = Server::bind(&config.socket, Options::default())?;
-    // Before anything is watched: a node whose metrics nobody can read is found at the rollout, not on the day
-    // that they are missed.
+    // Bind the metrics port before watching anything, so that a port that cannot be bound fails the rollout.
     let meters = config.metrics.listen.as_ref().map(metrics::Server::bind).transpose()?;
     on_runtime(async move {
         let events = Streams::new(FOLLOWERS_LAG);
-        // Before anything that takes its time: an early SIGHUP must not be the end. The others must, while nobody
-        // listens to them yet.
+        // Before anything slow, so that an early SIGHUP does not end the process. SIGINT and SIGTERM must end it
+        // until their handlers are installed below.
         let mut hangup = signal(SignalKind::hangup())?;
         let mut service = Service::start();
         let canary = if config.probes.canary { When::Daily } else { When::Asked };
@@ -101,7 +101,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
 
         let (stop, mut stopped) = watch::channel(());
         let serving = tokio::spawn(server.run(requests, events, async move {
-            // An error means that the sender is gone, which is the same.
+            // An error means that the sender was dropped, which also means stop.
             let _ = stopped.changed().await;
         }));
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -155,22 +155,22 @@ fn must_be_root() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One thread for everything that does not block, and a few for what does.
+/// One thread for all tasks, and a few for blocking calls.
 fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // One that hangs in the kernel holds up nobody else: each store and the CNI cache take one.
+        // A call that hangs in the kernel must not block others: each store and the CNI cache take one thread.
         .max_blocking_threads(16)
         .thread_keep_alive(Duration::from_secs(2))
         .build()
         .context("cannot start the runtime")?;
     let done = runtime.block_on(work);
-    // What hangs on a disk must not keep the daemon from going down.
+    // A thread that hangs on a disk must not keep the daemon from exiting.
     runtime.shutdown_timeout(Duration::from_secs(5));
     done
 }
 
-/// Tells the cluster of findings, where that is wanted and there is a way.
+/// Starts to send Events to the API server if `kubernetes.events` is set and the API server can be reached.
 fn tell_cluster(config: &Config, node: &str, core: &mut Core) {
     let settings = &config.kubernetes;
     if !settings.events {
@@ -185,7 +185,7 @@ fn tell_cluster(config: &Config, node: &str, core: &mut Core) {
     }
 }
 
-/// What to export, checked before anything is started.
+/// The OTLP settings, validated before anything is started.
 fn telemetry(config: &Config) -> anyhow::Result<Option<sinks::otlp::Settings>> {
     let environment = sinks::otlp::config::environment;
     config.otlp.settings(&environment).context("the configuration is wrong")
@@ -199,7 +199,7 @@ fn open_ledger(config: &Config, started: &Started) -> anyhow::Result<LedgerFile>
     Ok(LedgerFile::open(Some(&config.state_dir), &started.boot, retention)?)
 }
 
-/// An id that no other run has, a UUID of version 4 (`proc_do_uuid`, drivers/char/random.c).
+/// A unique id of this run: a UUID of version 4 (`proc_do_uuid`, drivers/char/random.c).
 fn run_id() -> Option<String> {
     let text = bounded::read_text(Path::new("/proc/sys/kernel/random/uuid"), 64).ok()?;
     Some(text.trim_end().to_owned())
@@ -247,7 +247,7 @@ fn core(
     }))
 }
 
-/// Where the commands of remedies find this daemon.
+/// How the commands of remedies reach this daemon: its socket, if that is not the default.
 fn asked(config: &Config) -> Daemon {
     match config.socket.to_string_lossy() {
         usual if usual == DEFAULT_SOCKET => Daemon::Usual,
@@ -255,15 +255,15 @@ fn asked(config: &Config) -> Daemon {
     }
 }
 
-/// How `ipwatch scan` looks.
+/// Options of `ipwatch scan`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScanOptions {
-    /// Another grace than the configuration's.
+    /// Overrides the grace of the configuration.
     pub grace: Option<Duration>,
 }
 
-/// `ipwatch scan`: one whole look without a daemon. It lasts longer only where something is just on its
-/// way out, until its grace has passed.
+/// `ipwatch scan`: one complete look without a daemon. A task that is on its way out delays the end until its grace
+/// has passed.
 ///
 /// # Errors
 /// Not root, or no netlink.
@@ -273,10 +273,10 @@ pub fn scan(config: &Config, options: ScanOptions) -> anyhow::Result<Document> {
     Ok(core.document(Body::Findings(findings)))
 }
 
-/// `ipwatch doctor` where no daemon answers: loads every probe, tells how that went, and unloads.
+/// `ipwatch doctor` if no daemon answers: loads every probe, reports the result, and unloads the probes.
 ///
 /// # Errors
-/// Not root, or no netlink; or a canary is asked for and cannot be.
+/// Not root, or no netlink; or a canary is asked for and cannot run.
 pub fn doctor(config: &Config, canary: bool) -> anyhow::Result<Document> {
     let when = if canary { When::Asked } else { When::Never };
     let core = one_shot(config, ScanOptions::default(), Sight::Everything, when)?;
@@ -287,8 +287,8 @@ pub fn doctor(config: &Config, canary: bool) -> anyhow::Result<Document> {
     })
 }
 
-/// Runs a core without a store and without a socket until it has seen all there is. With snapshots
-/// alone it also waits for what a second look has to decide.
+/// Runs a core without a store and a socket until the first snapshot is complete. With [`Sight::Snapshots`] it also
+/// waits for second looks that are still to decide something.
 fn one_shot(
     config: &Config,
     options: ScanOptions,
@@ -300,15 +300,14 @@ fn one_shot(
     if let Some(grace) = options.grace {
         config.stuck.grace = grace.try_into().unwrap_or(config.stuck.grace);
     }
-    // Whoever waits for the answer does not wait for the daemon's patience with what a runtime is just
-    // about to clean up.
+    // A scan is waited for: do not wait as long as the daemon does for a runtime to clean up.
     config.holders.grace = config.holders.grace.min(SCAN_GRACE);
     on_runtime(async {
         let events = Streams::new(1);
         let started = start::start(&config, sight, canary).await?;
         let file = LedgerFile::open(None, &started.boot, Retention::default())?;
         let (_asking, scrapes) = mpsc::channel(1);
-        // A one-shot answers on its own standard output only.
+        // A one-shot prints its answer to standard output and serves no socket.
         let (mut core, _requests) = core(&config, started, file, &events, None, scrapes)?;
         core.engine.set_daemon(Daemon::Absent);
         let thresholds = core.in_haste();
@@ -322,7 +321,7 @@ fn one_shot(
         }
         if canary == When::Asked {
             let mut done = core.eyes.canary().map_err(anyhow::Error::msg)?.ask();
-            // What it sees goes past the core.
+            // The core must turn meanwhile; the canary's own results do not pass through it.
             while matches!(done.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
                 let _ =
                     tokio::time::timeout(Duration::from_millis(10), turn::turn(&mut core)).await;
@@ -332,10 +331,10 @@ fn one_shot(
     })
 }
 
-/// How long a dead sandbox may keep what it has before a scan says so.
+/// How long a dead sandbox may keep its IP before a scan reports it.
 const SCAN_GRACE: jiff::SignedDuration = jiff::SignedDuration::from_secs(1);
 
-/// Where `path` is, for messages.
+/// `path`, escaped for messages.
 fn shown(path: &Path) -> String {
     crate::escape::escape(&path.to_string_lossy()).into_owned()
 }

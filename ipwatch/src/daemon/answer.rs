@@ -1,4 +1,4 @@
-//! Questions to the core and their answers.
+//! Answers to the requests that clients send to the core.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
 use crate::ledger::{History, Word};
 
-/// How long a question waits for a fresh look at what no probe tells.
+/// How long a question waits for a fresh look at what no probe reports.
 const REFRESH: Duration = Duration::from_millis(500);
-/// Tenures in one answer.
+/// Maximum number of tenures in one answer.
 const HISTORY: usize = 1_000;
-/// Reservations in one answer: a /20, whole.
+/// Maximum number of reservations in one answer: a whole /20.
 const RESERVATIONS: usize = 4_096;
 
-/// How long an acknowledgement is waited for until it is on the disk.
+/// How long an acknowledgement waits to be written to disk.
 const ON_DISK: Duration = Duration::from_secs(2);
 
 /// How long the past is waited for, and how many may read it at once: one that hangs takes a thread with it, and others
@@ -33,7 +33,7 @@ static READERS: Semaphore = Semaphore::const_new(4);
 
 type Reply = oneshot::Sender<Result<Document, AskError>>;
 
-/// Answers at once, or sends somebody to find out and answers when they are back.
+/// Answers at once, or has something read first and answers after that.
 pub(super) fn answer(core: &mut Core, request: Request) {
     let Request { ask, uid, reply } = request;
     if !core.is_ready() {
@@ -45,7 +45,7 @@ pub(super) fn answer(core: &mut Core, request: Request) {
         let again = core.again.clone();
         let done = core.dispatch.refresh();
         tokio::spawn(async move {
-            // Whether it worked or not: the answer names the sources that are down.
+            // If the refresh failed, the answer names the sources that are down.
             let _ = tokio::time::timeout(REFRESH, done).await;
             let _ = again.send(Request { ask, uid, reply }).await;
         });
@@ -54,7 +54,7 @@ pub(super) fn answer(core: &mut Core, request: Request) {
     answer_fresh(core, Request { ask, uid, reply });
 }
 
-/// Answers from the map as it stands.
+/// Answers from the current map.
 pub(super) fn answer_fresh(core: &mut Core, request: Request) {
     let Request { ask, uid, reply } = request;
     match ask {
@@ -122,7 +122,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
     }
 }
 
-/// Runs the canary, and tells what `doctor` tells then.
+/// Runs the canary, then answers as `doctor`.
 fn prove(core: &mut Core, uid: u32, reply: Reply) {
     let done = match core.eyes.canary() {
         Ok(keeper) => keeper.ask(),
@@ -133,13 +133,13 @@ fn prove(core: &mut Core, uid: u32, reply: Reply) {
     };
     let again = core.again.clone();
     tokio::spawn(async move {
-        // Too many ask: the answer says how old it is.
+        // If too many ask, `done` is dropped at once, and the answer shows how old the last run is.
         let _ = done.await;
         let _ = again.send(Request { ask: Ask::Doctor, uid, reply }).await;
     });
 }
 
-/// A process that the map does not follow: it is in the host's netns, or gone.
+/// A process that the map does not follow: it is in the host's netns, or has ended.
 fn by_procfs(core: &mut Core, pid: u32, uid: u32, reply: Reply) {
     let again = core.again.clone();
     let presence = core.dispatch.presence(pid);
@@ -239,8 +239,8 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
     Ok(core.document(Body::Findings(found)))
 }
 
-/// Whoever is told that a finding is acknowledged may count on that, also if the daemon is killed next. Where the disk
-/// does not take it, the ledger's own state says so.
+/// A client that gets the answer may count on the acknowledgement, even if the daemon is killed next. If it cannot be
+/// written, the ledger's status in the answer reports that.
 fn once_written(core: &Core, told: Result<Document, AskError>, reply: Reply) {
     let written = core.file.written();
     tokio::spawn(async move {
@@ -249,7 +249,7 @@ fn once_written(core: &Core, told: Result<Document, AskError>, reply: Reply) {
     });
 }
 
-/// One open finding, by its id alone: whoever names an IP or a pod may mean several.
+/// One open finding, by its id or a prefix of it only: an IP or a pod may have several findings.
 fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Document, AskError> {
     let mut open = core.ledger().findings(false);
     open.retain(|finding| finding.id.starts_with(what));
@@ -268,14 +268,14 @@ fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Docume
     if let Some(change) = core.engine.acknowledge(&id, clock::now(), word) {
         core.write();
         core.tell(change);
-        // The core is to wake when it ends.
+        // The core must wake up when the acknowledgement expires.
         core.step();
     }
     let found = core.ledger().findings(false).into_iter().filter(|finding| finding.id == id);
     Ok(core.document(Body::Findings(found.collect())))
 }
 
-/// Whether a finding is meant by an id prefix, a code, an IP, a pod or the name of one.
+/// Whether `what` is an id prefix, the code, an IP, a pod or a pod name of this finding.
 fn is_about(finding: &Finding, what: &str) -> bool {
     finding.id.starts_with(what)
         || finding.code.as_str() == what
@@ -283,7 +283,7 @@ fn is_about(finding: &Finding, what: &str) -> bool {
         || finding.subject.pods().any(|pod| pod.is_called(what))
 }
 
-/// Ranges and reservations. Without anything asked for, those reservations that are worth a look.
+/// Ranges and reservations. Without a filter, only reservations that are leaked or whose IP another holder has.
 fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Document, AskError> {
     let mut ranges = scrape::known_ranges(core);
     let reservations = if ip.is_none() && network.is_none() {

@@ -1,5 +1,5 @@
-//! What becomes of runs of CNI plugins that have ended: which of them are spans, and of one that has failed the
-//! reason is looked for in the runtime's log.
+//! What is done with runs of CNI plugins that have ended: some are exported as spans; for a failed run the reason is
+//! looked up in the runtime's log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use crate::sinks::otlp;
 use crate::sources::Emit;
 use crate::sources::cni::log::{self, Failure};
 
-/// When the log is read after a failure: the runtime writes it once it has dealt with the plugin's end.
+/// Pauses before the log is read after a failure: the runtime writes the reason after it has handled the plugin's
+/// exit.
 const READ_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(300)];
-/// Failures whose reason is looked for at a time. More than that fail for one reason.
+/// Failures whose reasons are looked up at the same time. If more fail at once, they share a reason.
 const MOST: usize = 8;
-/// A plugin that calls a plugin that calls a plugin.
+/// Maximum depth of plugins that call plugins.
 const DEEPEST: usize = 8;
 
-/// Deals with ended runs.
+/// Handles ended runs.
 #[derive(Debug)]
 pub(super) struct Calls {
     logs: Arc<[PathBuf]>,
@@ -35,18 +36,18 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Looks for reasons in these logs and exports nothing.
+    /// Looks up reasons in these logs and exports nothing.
     pub(super) fn new(logs: &[PathBuf], readings: Readings, emit: Emit) -> Self {
         let free = Arc::new(Semaphore::new(MOST));
         Self { logs: logs.into(), readings, emit, exporter: None, free }
     }
 
-    /// Exports too.
+    /// Exports spans as well.
     pub(super) fn export_to(&mut self, exporter: Option<otlp::Calls>) {
         self.exporter = exporter;
     }
 
-    /// Deals with runs that have ended. Never waits. To be called within the runtime.
+    /// Handles runs that have ended. Never blocks. Must be called within the tokio runtime.
     pub(super) fn tell(&self, ended: Vec<CallEntry>, map: &NodeMap, span_links: &SpanLinks) {
         if ended.is_empty() {
             return;
@@ -57,7 +58,7 @@ impl Calls {
             let root = root(map, &entry);
             let boot_id = Arc::clone(&boot_id);
             let run = Run { entry, root, boot_id, wall_offset, error: None };
-            // What failed within another run makes that one fail, and the log tells of the whole.
+            // If a run within another fails, the outer run fails as well, and the log gives the reason for that one.
             let failure = failure(&run).filter(|_| run.entry.within.is_none());
             let exporter = self.exporter.as_ref();
             let concern = span_links.is_about(&run.entry.call.task);
@@ -84,7 +85,7 @@ fn publish(exporter: Option<&otlp::Calls>, run: Run) {
     }
 }
 
-/// The outermost run around this one.
+/// The outermost run that contains this run.
 fn root(map: &NodeMap, entry: &CallEntry) -> TaskKey {
     let mut root = entry.call.task;
     let mut within = entry.within;
@@ -97,7 +98,7 @@ fn root(map: &NodeMap, entry: &CallEntry) -> TaskKey {
     root
 }
 
-/// A run of which the log may say why it failed.
+/// What to look up in the log: only for a run that failed and has a container id.
 fn failure(run: &Run) -> Option<Failure> {
     let Run { entry, wall_offset, .. } = run;
     entry.ended.as_ref().filter(|end| CallEnd::failed(end))?;
@@ -109,7 +110,7 @@ fn failure(run: &Run) -> Option<Failure> {
     })
 }
 
-/// Looks into the logs and tells what they say.
+/// Looks up the reason of a failure in the logs and emits it as a fact.
 async fn explain(
     logs: Arc<[PathBuf]>,
     failure: &Failure,
@@ -119,13 +120,13 @@ async fn explain(
     for pause in READ_AFTER {
         tokio::time::sleep(pause).await;
         let (logs, wanted) = (Arc::clone(&logs), failure.clone());
-        // Off the async worker: a log may lie on a disk that is slow, or hangs. It is read without that one then.
+        // Not on the async thread: the disk of a log may be slow, or hang. That log is then skipped.
         let find = move || log::find(&logs, &wanted);
         let found = reading::unblocked(readings, SourceName::Cni.as_str(), find).await;
         let Ok(Ok(Some(text))) = found else { continue };
         let (container_id, command) = (failure.container_id.clone(), failure.command);
         let what = Observation::CniError { container_id, command, text: text.clone() };
-        // Nobody to tell: the daemon is going down.
+        // An error means that the daemon is shutting down.
         let _ = emit.send(vec![Fact { at: clock::now(), origin: Origin::Runtime, what }]).await;
         return Some(text);
     }

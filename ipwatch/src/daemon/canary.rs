@@ -1,5 +1,5 @@
-//! When the canary runs (`crate::canary`), and what follows from it: an event that is attached and was not seen counts as
-//! not seen, here and in the map, and what can be read instead is read.
+//! When the canary runs (`crate::canary`), and what follows from it: an event that is attached but was not seen
+//! counts as not seen, here and in the map, and what can be read instead is polled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::fact::{Observation, Sight};
 use crate::sources::Emit;
 use crate::sources::probes::Standings;
 
-/// After the start: the first netns are adopted by then.
+/// First run, after the start: the first netns are adopted by then.
 const FIRST: Duration = Duration::from_secs(5);
 const DAILY: Duration = Duration::from_secs(24 * 3600);
-/// After an event was found blind, or nothing could be said of it for a reason that may pass, to see whether it stays so;
-/// then less and less often.
+/// Next run after an event was found blind or could not be judged for a reason that may pass; doubles up to
+/// `AGAIN_AT_MOST`.
 const AGAIN: Duration = Duration::from_secs(60);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
-/// How much longer than the first run the second one waits for what was not seen.
+/// The second run waits this many times longer than the first for what was not seen.
 const PATIENCE: u32 = 2;
-/// Whoever asks again and again gets what was seen last.
+/// Minimum pause between two runs, however often somebody asks.
 const BETWEEN: Duration = Duration::from_secs(2);
-/// Who may wait for one run.
+/// Maximum number of clients that wait for a run.
 const ASKERS: usize = 16;
 
-/// Without one of these the tasks have to be read: somebody may come, move, or be on the way out, without a word.
+/// If one of these is not seen, the tasks must be polled: a task may come, move or begin to exit without an event.
 const TASKS: [&str; 7] = [
     "process-fork",
     "process-exec",
@@ -40,26 +40,26 @@ const TASKS: [&str; 7] = [
     "sigkill",
     "group-exit",
 ];
-/// Without it the netns have to be listed.
+/// If this is not seen, the netns must be listed.
 const NETNS: &str = "netns-created";
 
-/// When it runs.
+/// When the canary runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// Never: who looks once, who records, and with `observe_only`.
+    /// Never: for a single look, a recording, and with `observe_only`.
     Never,
-    /// When somebody asks.
+    /// When a client asks.
     Asked,
-    /// By itself too.
+    /// Also by itself.
     Daily,
 }
 
-/// A way to ask for a run.
+/// The handle to request a run.
 #[derive(Debug, Clone)]
 pub(super) struct Keeper(mpsc::Sender<oneshot::Sender<()>>);
 
 impl Keeper {
-    /// Runs it from now on. `sweeps`: all tasks may be read now and then.
+    /// Starts the task that runs the canary. `sweeps`: the configuration allows all tasks to be read regularly.
     pub(super) fn start(
         when: When,
         sweeps: bool,
@@ -79,10 +79,10 @@ impl Keeper {
         Self(sender)
     }
 
-    /// Asks for a run: done when it is over, or cannot be.
+    /// Requests a run. The receiver completes when the run has ended, or cannot be made.
     pub(super) fn ask(&self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
-        // Where too many ask, the sender is dropped with the message and the answer does not wait.
+        // If too many ask, the sender is dropped with the message and the receiver completes at once.
         let _ = self.0.try_send(done);
         receiver
     }
@@ -93,13 +93,13 @@ struct Keeping {
     dispatch: Dispatch,
     emit: Emit,
     sweeps: bool,
-    /// As the map knows it.
+    /// As reported to the map.
     sight: Sight,
-    /// Reads what an event that is blind does not tell.
+    /// Polls what a blind event does not report.
     polling: Option<JoinHandle<()>>,
     /// The events that are blind.
     blind: Vec<&'static str>,
-    /// Of an event nothing could be said.
+    /// Some event could not be judged.
     unsure: bool,
     again: Duration,
 }
@@ -130,7 +130,7 @@ impl Keeping {
             }
             let waiting = std::iter::from_fn(|| asked.try_recv().ok());
             for asker in asker.into_iter().chain(waiting) {
-                // Whoever asked may have given up.
+                // The client may have given up.
                 let _ = asker.send(());
             }
             if first.is_some() {
@@ -142,8 +142,8 @@ impl Keeping {
         }
     }
 
-    /// Runs it, and once more where something was not seen: a busy node may have been late. `Err`: the daemon is going
-    /// down.
+    /// Runs the canary, and a second time if something was not seen: a busy node may have been late. `Err`: the
+    /// daemon is shutting down.
     async fn prove(&mut self) -> Result<(), crate::sources::Closed> {
         let Some(mut verdicts) = self.run(1).await else { return Ok(()) };
         let unseen = |verdict: &Verdict| matches!(verdict, Verdict::NotSeen(_));
@@ -172,7 +172,7 @@ impl Keeping {
         run.await.inspect_err(|error| tracing::warn!("the canary: {error}")).ok()
     }
 
-    /// What follows from the verdicts.
+    /// Applies the verdicts: reports the blind events and polls instead of them.
     async fn follow(&mut self) -> Result<(), crate::sources::Closed> {
         let blind: Vec<&'static str> = self
             .standings
@@ -210,12 +210,12 @@ impl Keeping {
     }
 }
 
-/// When to run it again, and `again` after that.
+/// The pause until the next run, and the value of `again` after that.
 fn next(settled: bool, again: Duration) -> (Duration, Duration) {
     if settled { (DAILY, AGAIN) } else { (again, (again * 2).min(AGAIN_AT_MOST)) }
 }
 
-/// Runs the canary and judges what came of it.
+/// Runs the canary and judges the result.
 fn one(
     standings: &Standings,
     dispatch: &Dispatch,

@@ -1,12 +1,12 @@
 //! Which capabilities the sources need, what each is for, and which of them this process lacks.
 //!
-//! The unit in `deploy/systemd` grants exactly these; a test holds the two together.
+//! The unit in `deploy/systemd` grants exactly these; a test compares the two.
 
 use std::path::Path;
 
 use rustix::thread::CapabilitySet;
 
-/// Each, by the kernel's name, and what is not seen without it.
+/// Each capability, its kernel name, and what is lost without it.
 pub(super) const NEEDED: &[(CapabilitySet, &str, &str)] = &[
     (CapabilitySet::BPF, "CAP_BPF", "probes load by CAP_SYS_ADMIN alone, if at all"),
     (CapabilitySet::PERFMON, "CAP_PERFMON", "probes load by CAP_SYS_ADMIN alone, if at all"),
@@ -27,10 +27,10 @@ pub(super) const NEEDED: &[(CapabilitySet, &str, &str)] = &[
     ),
 ];
 
-/// What CAP_SYSLOG is for. A container has none as a rule.
+/// CAP_SYSLOG is only needed to read this file, which a container normally does not have.
 const KERNEL_LOG: &str = "/dev/kmsg";
 
-/// Those that this process lacks and what that costs, in one line.
+/// The capabilities that this process lacks and the loss caused by each, in one line.
 pub(super) fn missing() -> Option<String> {
     let effective = rustix::thread::capabilities(None).ok()?.effective;
     let log = Path::new(KERNEL_LOG).exists();
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(granted, needed);
     }
 
-    /// A mount namespace is a copy of the node's mounts, which keeps what is unmounted on the node.
+    /// A mount namespace is a copy of the node's mounts: it keeps mounts that are unmounted on the node.
     #[test]
     fn the_unit_makes_no_mount_namespace() {
         let unit = include_str!("../../../deploy/systemd/ipwatch.service");
@@ -90,7 +90,7 @@ mod tests {
             "ProtectSystem",
             "ReadOnlyPaths",
             "ReadWritePaths",
-            // No mount namespace, but the end of openat2(2), by which a netns is opened at its mount.
+            // Makes no mount namespace, but blocks openat2(2), by which a netns is opened at its mount.
             "RestrictSUIDSGID",
             "RootDirectory",
             "RootImage",

@@ -1,7 +1,7 @@
-//! The one place where facts meet the map: single owner, no locks.
+//! Applies facts to the engine: the single owner, without locks.
 //!
-//! A turn applies what came, asks for what is missing, lets the detectors look and tells the ledger,
-//! the sinks and the followers what changed. It never blocks.
+//! A turn applies new facts, passes the engine's requests on, runs the detectors, and sends what changed to the
+//! ledger, the sinks and the followers. It never blocks.
 
 use std::time::Duration;
 
@@ -30,16 +30,17 @@ use crate::sinks::events::Events;
 use crate::sinks::metrics::Snapshot;
 use crate::sources::First;
 
-/// Batches applied before anything else gets its turn.
+/// Maximum number of batches applied before anything else gets its turn.
 const BATCHES: usize = 64;
-/// What is counted goes to the collector this often.
+/// Interval at which metrics go to the collector.
 const MEASURE_EVERY: Duration = Duration::from_secs(60);
-/// Between the two looks of a scan: some hundred turns of whatever a task does when it gets on.
+/// Time between the two looks of a scan, in ns: enough for some hundred loops of whatever a task that makes progress
+/// does.
 const SECOND_LOOK_IN_HASTE: u64 = 25_000_000;
-/// The past is pruned this often.
+/// Interval at which history is pruned.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
-/// The daemon's heart.
+/// The engine with everything that feeds it and that it feeds.
 pub(super) struct Core {
     pub(super) engine: Engine,
     pub(super) file: LedgerFile,
@@ -54,19 +55,19 @@ pub(super) struct Core {
     facts: mpsc::Receiver<Vec<Fact>>,
     requests: mpsc::Receiver<Request>,
     scrapes: mpsc::Receiver<Question>,
-    /// Requests that come back after what they want to know was read afresh.
+    /// Requests that return after what they need was read afresh.
     returned: mpsc::Receiver<Request>,
     pub(super) again: mpsc::Sender<Request>,
-    /// Container runtimes and stores that were there at the start and have not answered yet.
+    /// Container runtimes and stores that were present at the start and have not answered yet.
     unanswered: Vec<First>,
     events: Streams,
     started: BootNs,
     next: Option<BootNs>,
     pruned: BootNs,
-    /// When what is counted last went to the collector.
+    /// When metrics last went to the collector.
     measured: BootNs,
     pub(super) memory: Housekeeper,
-    /// The longest that a turn may wait: the watchdog wants to see one.
+    /// The longest that a turn may wait, so that the watchdog is fed.
     beat: Option<Duration>,
 }
 
@@ -86,17 +87,17 @@ pub(super) struct Parts {
     pub(super) scrapes: mpsc::Receiver<Question>,
 }
 
-/// What somebody wants to be told after a turn.
+/// What a turn leaves to be answered.
 pub(super) enum Asked {
     Nothing,
     Question(Request),
-    /// One for which something was found out.
+    /// A question for which something was read first.
     Again(Request),
     Scrape(Question),
 }
 
 impl Core {
-    /// A core, and where its requests are put.
+    /// A core, and the sender for its requests.
     pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
         let Parts {
             engine,
@@ -143,7 +144,7 @@ impl Core {
         (core, asking)
     }
 
-    /// Waits for something to happen, and deals with it unless it is a question. Cancel-safe.
+    /// Waits for an event, and handles it unless it is a question. Cancel-safe.
     pub(super) async fn wait(&mut self) -> Asked {
         let pause = self.pause();
         tokio::select! {
@@ -154,21 +155,21 @@ impl Core {
             Some(request) = self.requests.recv() => return Asked::Question(request),
             Some(question) = self.scrapes.recv() => return Asked::Scrape(question),
             Some(request) = self.returned.recv() => {
-                // What was read for this question lies in the queue before it.
+                // What was read for this question is already in the queue.
                 self.drain();
                 self.step();
                 return Asked::Again(request);
             }
             () = heard(&mut self.unanswered) => {
                 self.unanswered.clear();
-                // What they told lies in the queue.
+                // Their facts are in the queue.
                 for _ in 0..self.facts.len().div_ceil(BATCHES) {
                     self.drain();
                 }
                 let at = clock::now();
                 self.apply(&[Fact { at, origin: Origin::Daemon, what: Observation::FirstAnswers }]);
             }
-            // What it has lost is told in the queue.
+            // The facts about what the part lost are in the queue.
             () = self.dispatch.troubled() => self.drain(),
             () = tokio::time::sleep(pause) => {}
         }
@@ -190,7 +191,7 @@ impl Core {
         self.beat = beat;
     }
 
-    /// Takes over what of the configuration needs no restart.
+    /// Takes over the configuration that needs no restart.
     pub(super) fn retune(&mut self, thresholds: Thresholds, shared: Vec<Prefix>) {
         self.scrape.share(&shared);
         self.engine.retune(thresholds, shared);
@@ -225,7 +226,7 @@ impl Core {
         self.engine.apply(batch);
         self.scrape.facts += batch.len() as u64;
         self.memory.worked(batch.len(), clock::now());
-        // Dumps carry the time they began; only single events tell how late they came.
+        // The facts of a dump carry the time at which it began; only single events show the latency.
         if let [fact] | [fact, ..] = batch
             && fact.origin == Origin::Probe
         {
@@ -233,7 +234,7 @@ impl Core {
         }
     }
 
-    /// Every minute: what is counted. Every hour: the past.
+    /// Every minute: metrics. Every hour: pruning of history. Memory, when due.
     fn keep_house(&mut self, now: BootNs) {
         self.memory.keep(now);
         if now.since(self.measured) >= MEASURE_EVERY.as_nanos() as u64 {
@@ -246,14 +247,14 @@ impl Core {
         }
     }
 
-    /// Joins what the ledger's file brought back, at the start or when it works again.
+    /// Merges what the ledger's file has loaded, at the start or when the file works again.
     pub(super) fn restore(&mut self, now: BootNs) {
         if let Some(loaded) = self.file.take_loaded() {
             self.engine.restore(loaded, now);
         }
     }
 
-    /// Queues what the ledger's file must learn.
+    /// Queues the engine's writes for the ledger's file.
     pub(super) fn write(&mut self) {
         self.file.write(self.engine.take_writes());
     }
@@ -263,7 +264,7 @@ impl Core {
         self.engine.forget_before(before);
     }
 
-    /// What is counted, for the collector.
+    /// Sends the metrics to the collector.
     fn measure(&self, now: BootNs) {
         let Some(otlp) = self.sinks.otlp().filter(|otlp| otlp.metrics()) else { return };
         let times = (self.started, now);
@@ -278,7 +279,7 @@ impl Core {
         ));
     }
 
-    /// Everything that follows from what was applied.
+    /// Takes one step and handles its effects.
     pub(super) fn step(&mut self) {
         let now = clock::now();
         self.restore(now);
@@ -310,17 +311,16 @@ impl Core {
         self.keep_house(now);
     }
 
-    /// What is known.
     pub(super) fn map(&self) -> &NodeMap {
         self.engine.map()
     }
 
-    /// What is and was wrong, and who had which IP.
+    /// Current and past findings, and tenures.
     pub(super) fn ledger(&self) -> &Ledger {
         self.engine.ledger()
     }
 
-    /// Whether a source that this code needs does not answer.
+    /// Whether a source that this code needs is unavailable.
     pub(super) fn is_blind(&self, code: Code) -> bool {
         self.engine.is_blind(code)
     }
@@ -330,12 +330,12 @@ impl Core {
         self.engine.is_ready()
     }
 
-    /// Whether everything has been read that there is: readiness does not wait for it for ever.
+    /// Whether all sources have answered; readiness waits for that only for a limited time.
     pub(super) fn is_whole(&self) -> bool {
         self.engine.is_whole()
     }
 
-    /// How many findings fire, and how many of them are nobody's consequence: causes first.
+    /// How many findings fire without a cause among the findings, and how many fire in total.
     pub(super) fn wrongs(&self) -> (usize, usize) {
         let findings = self.ledger().findings(false);
         let firing = || findings.iter().filter(|finding| finding.status == Status::Firing);
@@ -381,23 +381,22 @@ impl Core {
         self.sinks.publish(&change, &links.unwrap_or_default());
     }
 
-    /// Tells the cluster of what fires, now and later.
+    /// Sends Events for what fires, now and later.
     pub(super) fn tell_cluster(&mut self, events: Events) {
         self.sinks.tell_cluster(events, self.engine.ledger().open_findings());
     }
 
-    /// Takes second looks as soon as they tell anything new. Returns how patient it is now.
+    /// Takes second looks after a short time, for a scan. Returns the thresholds that result.
     pub(super) fn in_haste(&mut self) -> Thresholds {
         self.engine.set_second_look(SECOND_LOOK_IN_HASTE);
         *self.engine.thresholds()
     }
 
-    /// How patient it is.
     pub(super) fn thresholds(&self) -> &Thresholds {
         self.engine.thresholds()
     }
 
-    /// Whether nothing is left that a further look could decide.
+    /// Whether no finding waits for a further look.
     pub(super) fn is_settled(&self) -> bool {
         self.engine.is_decided(clock::now())
     }
@@ -407,14 +406,14 @@ impl Core {
         self.own.missed()
     }
 
-    /// How long events took to get here, for people.
+    /// Latency of events from the kernel to the map, for people.
     pub(super) fn speed(&self) -> Option<String> {
         let (p50, p99) = (self.latency.quantile(0.5)?, self.latency.quantile(0.99)?);
         let count = self.latency.count();
         Some(format!("{count} events, kernel to map: half below {p50} µs, 99 % below {p99} µs"))
     }
 
-    /// The envelope around an answer.
+    /// Wraps an answer in its document, with the status of the sources.
     pub(super) fn document(&self, body: Body) -> Document {
         let map = self.map();
         let (status, mut detail) = self.file.status();
@@ -428,7 +427,7 @@ impl Core {
         for trouble in self.dispatch.troubles(clock::now()) {
             if let Some(source) = sources.iter_mut().find(|source| source.name == trouble.source) {
                 source.status = lessened(source.status);
-                // Else it is told already, beside what the source says of itself.
+                // Otherwise the detail already contains it, beside what the source reports itself.
                 if !source.detail.ends_with(&trouble.text) {
                     source.detail = trouble.text;
                 }
@@ -467,7 +466,7 @@ impl Core {
         }
     }
 
-    /// Lets go of everything in an orderly way; blocks a little on the disk.
+    /// Stops everything in order; waits up to five seconds for the disk.
     pub(super) async fn close(mut self) {
         self.restore(clock::now());
         self.file.write(self.engine.final_writes());
@@ -480,7 +479,7 @@ impl Core {
     }
 }
 
-/// Done when all have answered for the first time, or used up the time for that.
+/// Completes when all have answered for the first time, or their time has run out.
 pub(super) async fn heard(unanswered: &mut [First]) {
     if unanswered.is_empty() {
         return std::future::pending().await;
@@ -488,7 +487,7 @@ pub(super) async fn heard(unanswered: &mut [First]) {
     futures_util::future::join_all(unanswered.iter_mut().map(First::wait)).await;
 }
 
-/// A source that changes its state is worth a line. One that says the same once more, as at each try, is not.
+/// Logs a change of a source's status. A source that repeats its status, as after each failed try, is not logged.
 fn tell_source(before: Option<&Source>, source: &Source) {
     if before == Some(source) {
         return;

@@ -1,9 +1,9 @@
-//! Sends what the map wants to know to the threads that can find it out.
+//! Sends the map's requests to the threads that can answer them.
 //!
-//! Three threads, because their troubles differ: `netns` enters namespaces and talks netlink there,
-//! `looks` reads one task at a time, `search` makes whole passes. None may hold up another, and none
-//! the core: a job that finds its queue full is dropped, and the map asks again. One that hangs in the kernel is
-//! replaced ([`workers`]). The container runtimes are asked without a thread.
+//! There are three threads because they block for different reasons: `netns` enters namespaces and uses netlink
+//! there, `looks` reads one task at a time, `search` makes whole passes. None may delay another, and none the core: a
+//! job that finds its queue full is dropped, and the map asks again. A thread that hangs in the kernel is replaced
+//! ([`workers`]). The container runtimes are asked without a thread.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -24,7 +24,7 @@ use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
 use crate::sources::runtime::Runtimes;
 
-/// Jobs that may wait for one thread.
+/// Capacity of each thread's queue, in jobs.
 const QUEUE: usize = 4096;
 
 const NETNS: Part =
@@ -47,7 +47,7 @@ impl Beside for Dispatch {
     }
 }
 
-/// Where jobs are put.
+/// The queues of the threads; cheap to clone.
 #[derive(Clone)]
 pub(super) struct Dispatch {
     readings: Readings,
@@ -57,14 +57,14 @@ pub(super) struct Dispatch {
     search: SyncSender<SearchJob>,
     runtimes: Runtimes,
     polls: bool,
-    /// An event that was to be told is not, so that it is polled for.
+    /// An event that should be reported is not, so it is polled for.
     polls_also: Arc<AtomicBool>,
 }
 
-/// How the threads work.
+/// Settings of the threads.
 pub(super) struct Settings {
     pub(super) observe_only: bool,
-    /// Tasks that come and go, or move, are not pushed: whoever asks wants a fresh look.
+    /// Tasks that start, end or move are not all reported by events: an answer needs a fresh look.
     pub(super) polls: bool,
     pub(super) host: NetnsRef,
 }
@@ -116,7 +116,8 @@ impl Dispatch {
         Ok(dispatch)
     }
 
-    /// Finds it out, or lets the map ask again: by itself, or because it is told what is returned.
+    /// Queues a request. If there is no room, the map asks again: by itself, or after it is given the returned
+    /// observation.
     pub(super) fn want(&self, want: Request) -> Option<Observation> {
         let taken = match want {
             Request::Adopt { netns, doors, neighbours } => {
@@ -158,53 +159,53 @@ impl Dispatch {
         let _ = self.search.try_send(SearchJob::Snapshot { mounts: true, done: None });
     }
 
-    /// Only which netns there are.
+    /// Reads only the list of netns.
     pub(super) fn walk(&self) {
         let _ = self.search.try_send(SearchJob::Walk);
     }
 
-    /// Only which tasks are where.
+    /// Reads only which task is in which netns.
     pub(super) fn tasks(&self) {
         let _ = self.search.try_send(SearchJob::Tasks);
     }
 
-    /// Everything that probes list: netns, tasks and files.
+    /// Reads everything that probes list: netns, tasks and files.
     pub(super) fn lists(&self) {
         let _ = self.search.try_send(SearchJob::Lists);
     }
 
-    /// The mount table has changed.
+    /// Reads the netns mounts, after a change of the mount table.
     pub(super) fn mounts(&self) {
         let _ = self.search.try_send(SearchJob::Mounts);
     }
 
-    /// Whether an answer needs a fresh look, because not everything is pushed.
+    /// Whether an answer needs a fresh look, because events do not report everything.
     pub(super) fn polls(&self) -> bool {
         self.polls || self.polls_also.load(Relaxed)
     }
 
-    /// An event is not told although it was to be, or is again.
+    /// Sets whether to poll for an event that is attached but not reported.
     pub(super) fn poll_also(&self, polls: bool) {
         self.polls_also.store(polls, Relaxed);
     }
 
-    /// Reads netns and tasks; done when what was read is on its way to the core.
+    /// Reads netns and tasks. The receiver completes when the facts are on their way to the core.
     pub(super) fn refresh(&self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
         let job = SearchJob::Snapshot { mounts: false, done: Some(done) };
-        // When the queue is full, `done` is dropped with the job and the answer does not wait.
+        // If the queue is full, `done` is dropped with the job and the receiver completes at once.
         let _ = self.search.try_send(job);
         receiver
     }
 
-    /// The netns of a process, whichever that is.
+    /// The netns of any process.
     pub(super) fn presence(&self, pid: u32) -> oneshot::Receiver<Option<NetnsRef>> {
         let (answer, receiver) = oneshot::channel();
         let _ = self.looks.try_send(LookJob::Presence(pid, answer));
         receiver
     }
 
-    /// What does not answer or has ended, by the source that it concerns.
+    /// Parts that have ended and reads that hang, by the source that they concern.
     pub(super) fn troubles(&self, now: BootNs) -> Vec<Trouble> {
         let mut troubles = self.troubles.report();
         for (source, text) in self.readings.report(now) {
@@ -220,7 +221,7 @@ impl Dispatch {
         troubles
     }
 
-    /// Waits until what has ended changes. Cancel-safe, for one who waits.
+    /// Waits until a part ends or works again. Cancel-safe, for a single waiter.
     pub(super) async fn troubled(&self) {
         self.troubles.changed().await;
     }

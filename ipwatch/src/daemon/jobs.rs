@@ -1,4 +1,4 @@
-//! What the threads behind the dispatch are given to do.
+//! The jobs of the threads behind the dispatch.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,33 +27,33 @@ pub(super) enum LookJob {
 
 /// For the thread `search`.
 pub(super) enum SearchJob {
-    /// Netns and tasks, and with `mounts` the netns mounts too.
+    /// Netns and tasks; if `mounts` is set also the netns mounts.
     Snapshot {
         mounts: bool,
         done: Option<oneshot::Sender<()>>,
     },
     Walk,
     Tasks,
-    /// Every list that probes give.
+    /// Every list that the probes provide.
     Lists,
     Mounts,
-    /// Those of every mount namespace.
+    /// The netns mounts of every mount namespace.
     AllMounts,
     Holders(Vec<NetnsRef>),
     ContainerMounts(Vec<String>),
 }
 
-/// Ask for the orphans of these netns.
+/// A search for orphaned TCP connections in these netns.
 pub(super) struct Ask {
     pub(super) netns: Vec<(NetnsRef, Vec<Door>)>,
     pub(super) answer: SyncSender<Vec<Told>>,
 }
 
-/// What was learnt of one netns.
+/// The result for one netns.
 pub(super) enum Told {
     These(Vec<Holder>),
-    /// There is no way in, or this kernel cannot be asked.
+    /// No door opens this netns, or the kernel has no such query.
     NoWayIn,
-    /// Not now.
+    /// Could not be determined this time.
     Unknown,
 }

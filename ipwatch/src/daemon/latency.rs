@@ -1,4 +1,4 @@
-//! How long a kernel event takes to reach the map: a histogram whose buckets grow by an eighth.
+//! How long a kernel event takes to reach the map: a histogram with eight buckets per doubling.
 
 /// Buckets for each doubling.
 const STEPS: usize = 8;
@@ -7,16 +7,16 @@ const DOUBLINGS: usize = 24;
 
 use crate::metrics::LatencyReading;
 
-/// Upper bounds of what Prometheus is told, as powers of two of a µs, which fall together with ours: 16 µs to
-/// 1 s, the finest around the goal of 500 µs.
+/// The upper bounds of the buckets exported to Prometheus, as powers of two of 1 µs, each also a bound of ours: 16 µs
+/// to 1 s, finest around the goal of 500 µs.
 const TOLD: [usize; 13] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20];
 
-/// Counts of latencies.
+/// Histogram of latencies.
 #[derive(Debug)]
 pub(super) struct Latency {
     buckets: [u64; STEPS * DOUBLINGS],
     count: u64,
-    /// All of them together, in ns.
+    /// Sum of all latencies, in ns.
     sum: u64,
 }
 
@@ -27,7 +27,7 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// One event that took `ns`.
+    /// Records an event that took `ns`.
     pub(super) fn record(&mut self, ns: u64) {
         let us = (ns / 1_000).max(1);
         let doubling = us.ilog2() as usize;
@@ -43,7 +43,7 @@ impl Latency {
         self.count
     }
 
-    /// The same for Prometheus, in fewer buckets.
+    /// The histogram with the buckets for Prometheus.
     pub(super) fn reading(&self) -> LatencyReading {
         let mut from = 0;
         let buckets = TOLD.map(|doubling| {
@@ -55,7 +55,7 @@ impl Latency {
         LatencyReading { buckets: buckets.into(), sum: self.sum as f64 / 1e9, count: self.count }
     }
 
-    /// An upper bound for this share (0 to 1) of all events, in µs; `None` without any.
+    /// An upper bound, in µs, for this share (0 to 1) of all events; `None` if there are none.
     pub(super) fn quantile(&self, share: f64) -> Option<u64> {
         let wanted = (self.count as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -66,7 +66,7 @@ impl Latency {
     }
 }
 
-/// The smallest number of µs that is beyond a bucket.
+/// Upper bound of a bucket, in µs (exclusive).
 fn upper_bound(bucket: usize) -> u64 {
     let base = 1u64 << (bucket / STEPS);
     base + (base * (bucket % STEPS + 1) as u64).div_ceil(STEPS as u64)

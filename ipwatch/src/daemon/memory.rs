@@ -1,19 +1,19 @@
-//! Giving memory back: a daemon that stands beside people's work keeps only what it works with.
+//! Gives memory back: the daemon runs beside people's workloads and must keep only what it needs.
 
 use crate::fact::BootNs;
 
-/// Facts and entries of answers after which the heap is worth a look: each dump, each burst and each large
+/// Number of facts applied and entries answered after which the heap is trimmed: each dump, each burst and each large
 /// answer leaves holes.
 const ENOUGH: usize = 5_000;
-/// After that it is left alone for so long, in ns: giving back in the middle of a burst is in vain.
+/// The heap is trimmed this long after `ENOUGH` is reached, in ns: trimming in the middle of a burst has no effect.
 const PAUSE: u64 = 3_000_000_000;
-/// When the program's pages are let go of after the start, each time so long after the one before: on a busy node the
-/// start has not ended by the first. No more often: what comes back then is in use, and the disk that it comes from may
-/// be what hangs one day.
+/// When the program's pages are dropped after the start; each pause counts from the time before. On a busy node the
+/// start has not ended by the first. No more often: pages that come back after that are in use, and they may have to
+/// be read from a disk that hangs.
 const AFTER_START: [u64; 2] = [PAUSE, 30_000_000_000];
 
-/// One heap for all threads: each thread's own would keep what it once needed. To be called before there
-/// is a second thread.
+/// Uses one heap for all threads: a heap for each thread would keep the maximum that it ever needed. Must be called
+/// before a second thread starts.
 pub(super) fn one_heap() {
     // SAFETY: mallopt has no preconditions; it only sets a parameter of the allocator.
     unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
@@ -24,12 +24,12 @@ pub(super) fn one_heap() {
 pub(super) struct Housekeeper {
     work: usize,
     due: Option<BootNs>,
-    /// When the program's pages are let go of next, and how often they were.
+    /// When the program's pages are dropped next, and how often they were.
     pages: Option<(BootNs, usize)>,
 }
 
 impl Housekeeper {
-    /// So many facts were applied, or entries answered.
+    /// This many facts were applied, or entries answered.
     pub(super) fn worked(&mut self, count: usize, now: BootNs) {
         self.work += count;
         if self.work >= ENOUGH {
@@ -37,17 +37,17 @@ impl Housekeeper {
         }
     }
 
-    /// The start is over: what only it needed goes.
+    /// The start has ended: schedules the drop of memory that only the start needed.
     pub(super) fn started(&mut self, now: BootNs) {
         self.pages = Some((now.plus(AFTER_START[0]), 0));
     }
 
-    /// When to come back, if there is anything to do.
+    /// When [`Self::keep`] is to be called next, if there is anything to do.
     pub(super) fn due(&self) -> Option<BootNs> {
         self.due.into_iter().chain(self.pages.map(|(due, _)| due)).min()
     }
 
-    /// Gives memory back when it is time.
+    /// Gives memory back if it is due.
     pub(super) fn keep(&mut self, now: BootNs) {
         let pages = self.pages.filter(|(due, _)| *due <= now);
         if pages.is_some() || self.due.is_some_and(|due| due <= now) {
@@ -68,15 +68,15 @@ pub(super) fn give_back() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Lets go of the pages of the program that are mapped and were needed once: to parse, to load, to answer.
-/// What is needed again is mapped again from the page cache, where it stays; without this the kernel would
-/// do it only when memory is short, and until then count it as ours.
+/// Drops mapped pages of the program that were needed once: to parse, to load, to answer. A page that is needed again
+/// is mapped again from the page cache, where it stays. Otherwise the kernel would drop these pages only under memory
+/// pressure, and count them as ours until then.
 fn let_go_of_code() {
     // SAFETY: the callback below keeps to what `dl_iterate_phdr` promises, and takes no data.
     unsafe { libc::dl_iterate_phdr(Some(let_go_of_object), std::ptr::null_mut()) };
 }
 
-/// For the first object only, which is the program itself; what follows is the kernel's vDSO.
+/// Handles only the first object, which is the program itself; what follows is the kernel's vDSO.
 unsafe extern "C" fn let_go_of_object(
     info: *mut libc::dl_phdr_info,
     _size: libc::size_t,
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(keeper.due(), None);
     }
 
-    /// Constants that nobody else uses. A fault maps what lies within 64 KiB as well (`do_fault_around`, mm/memory.c),
+    /// Constants that nobody else uses. A fault also maps what lies within 64 KiB (`do_fault_around`, mm/memory.c),
     /// so the middle stays unmapped whatever else is read.
     static CONSTANTS: [u8; 1 << 18] = [7; 1 << 18];
 
@@ -162,7 +162,7 @@ mod tests {
             u64::from_ne_bytes(entry) >> 63 == 1
         };
         let before = sum();
-        // The tests beside this one let go of pages too.
+        // Tests that run at the same time drop pages as well.
         assert!((0..50).any(|_| sum() == before && is_mapped()));
         let_go_of_code();
         assert!(!is_mapped());

@@ -1,5 +1,5 @@
-//! The last step of a search for holders: TCP connections that no process has any more. They show only
-//! from inside a netns, so the thread `netns` asks there, through the doors that the search has found.
+//! The last step of a search for holders: TCP connections that no process has any more. They are visible only from
+//! inside their netns, so the thread `netns` reads them, through the doors that the search has found.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -9,19 +9,19 @@ use crate::clock;
 use crate::fact::{Door, Fact, NetnsRef, Observation, Origin};
 use crate::sources::netlink::{AdoptError, Requests};
 
-/// How long the thread `netns` may be kept from its other work, in nanoseconds.
+/// How long one search may occupy the thread `netns`, in nanoseconds.
 const LONGEST: u64 = 500_000_000;
-/// How long the search waits for it.
+/// How long the search waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Doors tried.
+/// Maximum number of doors to try.
 const MOST_DOORS: usize = 8;
 
 impl Ask {
-    /// Asks on the thread that can enter netns; with `observe_only` not at all, for it may make the kernel
-    /// load `tcp_diag` (`inet_diag_lock_handler`, net/ipv4/inet_diag.c).
+    /// Runs on the thread that can enter netns. With `observe_only` nothing is asked, because the kernel may load
+    /// `tcp_diag` for it (`inet_diag_lock_handler`, net/ipv4/inet_diag.c).
     ///
     /// # Errors
-    /// The thread is of no use any more ([`AdoptError::is_fatal`]).
+    /// The thread cannot be used any more ([`AdoptError::is_fatal`]).
     pub(super) fn with(
         self,
         requests: &mut Requests,
@@ -54,12 +54,12 @@ impl Ask {
     }
 }
 
-/// Adds to what a search for the holders of `wanted` found the orphans in them, before the words that it
-/// has ended. `beside` is what another pass found at the same time.
+/// Inserts the orphans in `wanted` into the facts of a search for holders, before the facts that end it. `beside` has
+/// the facts of another pass that ran at the same time.
 ///
-/// A netns that no door opens cannot be asked for its orphans, ever (before 6.18, that is one that nothing
-/// but the kernel holds): its search is as complete as it can be. One that was not asked for want of
-/// time is not.
+/// If no door opens a netns, its orphans can never be read (before 6.18 this is a netns that only the kernel holds),
+/// and its search is as complete as it can be. If a netns was not asked because time ran out, its search is not
+/// complete.
 pub(super) fn add(
     to: &SyncSender<NetnsJob>,
     wanted: &[NetnsRef],
@@ -102,7 +102,7 @@ fn leave_open(ends: &mut [Fact], of: &NetnsRef) {
     }
 }
 
-/// Ways into a netns, by what was found to hold it.
+/// Doors into a netns, made from what was found to hold it.
 fn doors(wanted: NetnsRef, beside: &[Fact], facts: &[Fact]) -> Vec<Door> {
     let same = |netns: &NetnsRef| {
         (netns.cookie.is_some() && netns.cookie == wanted.cookie)

@@ -1,5 +1,6 @@
-//! The facts that the daemon tells beside its sources: a thread that hangs, a part of a source that has ended, a job that
-//! no queue has room for, events that no program saw. They go the same way as all others, and into a recording.
+//! The facts that the daemon adds to those of its sources: a thread that hangs, a part of a source that has ended, a
+//! job for which a queue had no room, events that no program saw. They take the same way as all others, also into a
+//! recording.
 
 use std::time::Duration;
 
@@ -11,30 +12,30 @@ use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceStatus};
 use crate::map::NodeMap;
 use crate::sources::probes::Missed;
 
-/// Events that the kernel did not even offer are asked for this often: nothing tells of them.
+/// Interval at which events that the kernel did not offer to a program are counted: nothing reports them.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
-/// What is said of a source whose reads hang, all of them or some.
+/// Details of a source of which all (`BLIND`) or some (`PARTLY`) reads hang.
 const BLIND: &str = "reads of it do not come back";
 const PARTLY: &str = "some of it does not answer";
 
-/// What is remembered of them.
+/// State for the daemon's own facts.
 pub(super) struct Own {
-    /// For the next step.
+    /// Facts for the next step, of requests that found no room in a queue.
     refused: Vec<Fact>,
     /// The sources of which something hangs or has ended.
     lessened: Vec<Lessened>,
-    /// When the events that programs missed were last counted, and how many there were.
+    /// The last count of missed events, and its time.
     counted: (BootNs, Missed),
 }
 
 /// A source of which something hangs or has ended.
 struct Lessened {
-    /// How it says that it stands.
+    /// The status that the source reported itself.
     before: Source,
-    /// How it is told to stand.
+    /// The status that we reported instead.
     told: Source,
-    /// A part of it has ended: whatever it says of itself does not hold meanwhile.
+    /// A part of the source has ended: until it works again, whatever the source reports itself does not hold.
     ended: bool,
 }
 
@@ -43,7 +44,7 @@ impl Own {
         Self { refused: Vec::new(), lessened: Vec::new(), counted: (now, Missed::default()) }
     }
 
-    /// Asks for what a step wants to know. What no queue has room for is a fact of the next step.
+    /// Passes the requests of a step on. A request that finds no room in its queue becomes a fact of the next step.
     pub(super) fn ask(&mut self, dispatch: &Dispatch, effects: &mut Effects, now: BootNs) {
         if effects.reread {
             dispatch.snapshot();
@@ -56,7 +57,7 @@ impl Own {
         }
     }
 
-    /// What there is to tell before the next step.
+    /// The facts to apply before the next step.
     pub(super) fn facts(
         &mut self,
         dispatch: &Dispatch,
@@ -71,7 +72,7 @@ impl Own {
         facts
     }
 
-    /// When events are to be counted next.
+    /// When missed events are to be counted next.
     pub(super) fn due(&self) -> BootNs {
         self.counted.0.plus(COUNT_EVERY.as_nanos() as u64)
     }
@@ -92,8 +93,8 @@ impl Own {
         Some(fact(now, Observation::Lost { count, calls: missed.calls > known.calls }))
     }
 
-    /// The sources that changed because something of theirs hangs or has ended, which cannot say so itself, or does so no
-    /// longer.
+    /// The sources whose status changes because something of theirs hangs or has ended, or no longer does: they
+    /// cannot report that themselves.
     fn lessen(&mut self, troubles: &[Trouble], map: &NodeMap) -> Vec<Source> {
         let mut changed: Vec<Source> = Vec::new();
         self.lessened.retain_mut(|one| {
@@ -102,7 +103,7 @@ impl Own {
                 trouble.source == one.before.name && told(&one.before, trouble) == one.told
             };
             let Some(trouble) = troubles.iter().find(same) else {
-                // What it has said of itself since is newer than what it said before.
+                // What the source has reported since is newer than `before`.
                 changed.extend(now.filter(|now| **now == one.told).map(|_| one.before.clone()));
                 return false;
             };
@@ -130,7 +131,7 @@ impl Own {
     }
 }
 
-/// How a source stands of which something hangs or has ended.
+/// The status of a source of which something hangs or has ended.
 fn told(before: &Source, trouble: &Trouble) -> Source {
     let detail = match &trouble.ended {
         Some(ended) if before.detail.is_empty() => ended.clone(),
@@ -145,7 +146,7 @@ fn fact(at: BootNs, what: Observation) -> Fact {
     Fact { at, origin: Origin::Daemon, what }
 }
 
-/// How a source stands of which something does not answer.
+/// The status of a source of which some reads hang.
 pub(super) fn lessened(status: SourceStatus) -> SourceStatus {
     match status {
         SourceStatus::Active => SourceStatus::Degraded,
@@ -198,7 +199,7 @@ mod tests {
         let down = source(SourceStatus::Down, "it has ended");
         assert_eq!(told, std::slice::from_ref(&down));
         assert_eq!(own.lessen(&ended, &map_of(&down)), [], "once");
-        // Another part of it told how that one stands.
+        // Another part of the source reported its status.
         let newer = source(SourceStatus::Degraded, "overrun");
         let down = source(SourceStatus::Down, "overrun; it has ended");
         assert_eq!(own.lessen(&ended, &map_of(&newer)), std::slice::from_ref(&down));

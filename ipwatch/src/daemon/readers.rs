@@ -1,5 +1,4 @@
-//! The threads behind the [`dispatch`](super::dispatch): each takes jobs, asks its source, and hands on what
-//! the source saw.
+//! The threads behind the [`dispatch`](super::dispatch): each takes jobs, reads from its source, and emits the facts.
 
 use std::io;
 use std::sync::mpsc::SyncSender;
@@ -15,7 +14,7 @@ use crate::sources::probes::Snapshots;
 use crate::sources::procfs::{Proc, Search};
 use crate::sources::{Closed, Emit};
 
-/// The thread `netns`: enters namespaces.
+/// The thread `netns`, which enters namespaces.
 #[derive(Clone)]
 pub(super) struct Visitor {
     pub(super) observe_only: bool,
@@ -23,8 +22,8 @@ pub(super) struct Visitor {
 }
 
 impl Visitor {
-    /// Works until the daemon goes down. A thread that cannot come back from a netns must not go on:
-    /// it leaves its jobs to a new one.
+    /// Works until the daemon shuts down. A thread that cannot return from a netns must not go on: it ends, and a new
+    /// thread takes its jobs.
     pub(super) fn work(&self, worker: &Worker<NetnsJob>) -> Ended {
         let requests = Requests::new();
         let mut requests =
@@ -65,8 +64,8 @@ impl Visitor {
     }
 }
 
-/// What is told when a netns could not be opened. Another one that was entered instead has its inode, of whose end
-/// nothing may have been told.
+/// The facts to report if a netns could not be opened. If another netns was entered instead, it has the inode of the
+/// requested one, whose end may not have been reported.
 fn refused(netns: NetnsRef, error: &AdoptError) -> Vec<Fact> {
     let entered = match error {
         AdoptError::Mismatch { found, .. } => {
@@ -80,7 +79,7 @@ fn refused(netns: NetnsRef, error: &AdoptError) -> Vec<Fact> {
     told.map(|what| Fact { at, origin: Origin::Netlink, what }).collect()
 }
 
-/// Without our own threads and files: they are in a netns to read it, for a moment, and hold none.
+/// Removes our own threads and files: they are in a netns briefly to read it, and hold none.
 fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
     let own = std::process::id();
     facts.retain(|fact| match &fact.what {
@@ -93,7 +92,7 @@ fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
     facts
 }
 
-/// The thread `looks`: one task at a time.
+/// The thread `looks`, which reads one task at a time.
 pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &Emit) -> Ended {
     while let Some(job) = worker.next() {
         let (facts, left) = worker.during(|| match job {
@@ -121,18 +120,18 @@ pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &
     Ok(())
 }
 
-/// The thread `search`: whole passes over the node.
+/// The thread `search`, which makes whole passes over the node.
 #[derive(Clone)]
 pub(super) struct Searcher {
     pub(super) out: Emit,
-    /// To the thread that can enter netns.
+    /// Queue of the thread that can enter netns.
     pub(super) netns: SyncSender<NetnsJob>,
     pub(super) proc: Proc,
-    /// Shared with whoever was left behind: one that hangs in a snapshot keeps it.
+    /// Shared with a thread that was left behind, which keeps the lock while it hangs in a snapshot.
     pub(super) snapshots: Arc<Mutex<Option<Snapshots>>>,
     pub(super) has_snapshots: bool,
     pub(super) host: NetnsRef,
-    /// Whether the last pass over `/proc` failed, once there was one.
+    /// Whether the last pass over `/proc` failed; `None` before the first.
     pub(super) procfs_failed: Arc<Mutex<Option<bool>>>,
 }
 
@@ -149,7 +148,7 @@ impl Searcher {
         Ok(())
     }
 
-    /// The snapshots, unless there are none or somebody hangs in one.
+    /// The snapshots; `None` if there are none, or if another thread hangs in one.
     fn snapshots(&self) -> Option<MutexGuard<'_, Option<Snapshots>>> {
         let guard = match self.snapshots.try_lock() {
             Err(std::sync::TryLockError::Poisoned(error)) => error.into_inner(),
@@ -160,12 +159,12 @@ impl Searcher {
 
     fn search(&self, job: SearchJob) -> Result<(), Closed> {
         match job {
-            // Whoever wanted it has stopped waiting.
+            // The client has stopped waiting.
             SearchJob::Snapshot { done: Some(done), .. } if done.is_closed() => Ok(()),
             SearchJob::Snapshot { mounts, done } => {
                 let taken = self.snapshot(mounts);
                 if let Some(done) = done {
-                    // Whoever asked may have given up.
+                    // The client may have given up.
                     let _ = done.send(());
                 }
                 taken
@@ -174,7 +173,7 @@ impl Searcher {
             SearchJob::Tasks => self.tasks(),
             SearchJob::Lists => self.lists(),
             SearchJob::Mounts => self.mounts(),
-            // Where netns are listed, a mount is no news.
+            // If BPF lists the netns, mounts add nothing.
             SearchJob::AllMounts if self.has_snapshots => Ok(()),
             SearchJob::AllMounts => self.all_mounts(),
             SearchJob::Holders(netns) => self.holders(&netns),
@@ -185,7 +184,7 @@ impl Searcher {
     fn snapshot(&self, mounts: bool) -> Result<(), Closed> {
         self.walk()?;
         self.tasks()?;
-        // Without BPF the mounts are the only way to see a netns without tasks.
+        // Without BPF only the mounts show a netns without tasks.
         if mounts || !self.has_snapshots { self.mounts() } else { Ok(()) }
     }
 
@@ -233,7 +232,7 @@ impl Searcher {
         self.put("all mounts", facts)
     }
 
-    /// Whatever may hold these netns: threads, mounts, fds, sockets, connections that nobody has.
+    /// Everything that may hold these netns: threads, mounts, fds, sockets, connections without a process.
     fn holders(&self, netns: &[NetnsRef]) -> Result<(), Closed> {
         let began = clock::now();
         self.tasks()?;
@@ -281,7 +280,7 @@ impl Searcher {
         }
     }
 
-    /// Says how `/proc` stands, when that has changed.
+    /// Reports the status of `/proc` if it has changed.
     fn tell_procfs(&self, error: Option<&io::Error>) -> Result<(), Closed> {
         let failed = Some(error.is_some());
         let mut before = self.procfs_failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,7 +301,7 @@ impl Searcher {
     }
 }
 
-/// A pass carries the time it began: it must not outrank an event that came meanwhile.
+/// Stamps the facts of a pass with the time at which it began, so that they do not override newer events.
 fn stamped(mut facts: Vec<Fact>, began: crate::fact::BootNs) -> Vec<Fact> {
     for fact in &mut facts {
         fact.at = began;
@@ -327,7 +326,7 @@ mod tests {
         let closed = Observation::NetnsClosed { netns: old };
         let new = NetnsRef { cookie: Some(8), inode: Some(70), nsid: None };
         assert_eq!(told(new), [Observation::Netns { netns: new }, closed.clone()]);
-        // Another inode: it was not entered, and may be a namespace of another kind.
+        // Another inode: that netns was not entered, and may be a namespace of another kind.
         assert_eq!(told(NetnsRef::inode(71)), std::slice::from_ref(&closed));
         let facts = refused(old, &AdoptError::Closed("gone".to_owned()));
         assert_eq!(facts.into_iter().map(|fact| fact.what).collect::<Vec<_>>(), [closed]);

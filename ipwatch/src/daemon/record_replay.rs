@@ -1,9 +1,9 @@
 //! `record` writes the fact stream, one JSON document a line; `replay` runs the engine on it.
 //!
-//! That is how a case from the field becomes a test, and how the core is measured. A recording begins with the settings
-//! that change what is found, and then with the first snapshot, so it stands alone. After the facts of each step stands
-//! the time of that step: a replay takes the same steps at the same times, and finds the same. What the recorder itself
-//! found stands there too ([`Note::Told`]), for comparison; a replay does not read it.
+//! Recordings turn field cases into tests, and are used to measure the core. A recording begins with the settings
+//! that change what is found, followed by the first snapshot, so it is self-contained. The facts of each step are
+//! followed by the time of that step: a replay takes the same steps at the same times, and finds the same. The
+//! findings of the recorder itself are included for comparison ([`Note::Told`]); a replay ignores them.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -28,11 +28,11 @@ use crate::fact::{BootNs, Fact, Gate, Observation, Origin};
 use crate::finding::Change;
 use crate::map::Thresholds;
 
-/// No line is longer than this.
+/// Maximum length of a line, in bytes.
 const MAX_LINE: usize = 1 << 20;
-/// Batches of facts in one step of the recorder.
+/// Maximum number of batches of facts in one step of the recorder.
 const BATCHES: usize = 64;
-/// Between two steps before the first snapshot is complete, in ns.
+/// Maximum time between two steps before the first snapshot is complete, in ns.
 const UNTIL_READY: u64 = 20_000_000;
 
 /// A line of a recording.
@@ -43,15 +43,15 @@ enum Line {
     Fact(Box<Fact>),
 }
 
-/// A line that is no fact.
+/// A line that is not a fact.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Note {
-    /// What the facts were judged by. The first line.
+    /// The settings that the facts are judged by. Must be the first line.
     Settings(Judged),
-    /// The facts before this line made a step at this time.
+    /// The facts before this line were applied in a step at this time.
     Step(BootNs),
-    /// What that step changed in the findings.
+    /// A change of a finding in that step.
     Told(Box<Change>),
 }
 
@@ -62,7 +62,7 @@ struct Judged {
     provisional: bool,
     #[serde(rename = "policy")]
     thresholds: Thresholds,
-    /// As people write them.
+    /// Prefixes as text.
     shared: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ impl Judged {
     }
 }
 
-/// `ipwatch record`: to a file, or to standard output without one; for a time, or until interrupted.
+/// `ipwatch record`: writes to a file or to standard output, for a time or until interrupted.
 ///
 /// # Errors
 /// Not root, no netlink, or the file cannot be written.
@@ -114,7 +114,7 @@ pub fn record(
     })
 }
 
-/// A daemon that tells nobody but its file: the engine asks for what it needs to know, and the answers are part of the
+/// A daemon whose only output is its file. The engine's requests are answered, and the answers are part of the
 /// recording.
 struct Recorder {
     engine: Engine,
@@ -132,7 +132,7 @@ impl Recorder {
         Ok(Self { engine, own: Own::new(now), started, next: None, out })
     }
 
-    /// Waits for something to happen and takes one step. Cancel-safe.
+    /// Waits for an event and takes one step. Cancel-safe.
     async fn turn(&mut self) -> io::Result<()> {
         let now = clock::now();
         let mut next = self.next.map_or(self.own.due(), |next| next.min(self.own.due()));
@@ -151,7 +151,7 @@ impl Recorder {
             }
             () = heard(first) => {
                 first.clear();
-                // What they told lies in the queue.
+                // Their facts are in the queue.
                 while let Ok(batch) = facts.try_recv() {
                     took.extend(batch);
                 }
@@ -188,7 +188,7 @@ fn line(out: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// A record tells who runs what here: for root only.
+/// A recording shows who runs what on this node: readable by root only.
 fn create(path: &Path) -> anyhow::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new()
@@ -200,10 +200,10 @@ fn create(path: &Path) -> anyhow::Result<File> {
         .with_context(|| format!("cannot write {}", shown(path)))
 }
 
-/// `ipwatch replay`: what the engine makes of a recording.
+/// `ipwatch replay`: the findings of the engine after a recording.
 ///
 /// # Errors
-/// The file cannot be read, or is no recording.
+/// The file cannot be read, or is not a recording.
 pub fn replay(path: &Path) -> anyhow::Result<Document> {
     let file = File::open(path).with_context(|| format!("cannot read {}", shown(path)))?;
     let mut player = Player::default();
@@ -216,7 +216,7 @@ pub fn replay(path: &Path) -> anyhow::Result<Document> {
     player.end()
 }
 
-/// Lines of bounded length.
+/// Lines of at most [`MAX_LINE`] bytes.
 fn lines(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> {
     std::iter::from_fn(move || {
         let mut line = Vec::new();
@@ -232,19 +232,19 @@ fn lines(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> 
     })
 }
 
-/// The engine on the recording's clock.
+/// The engine, with the recording as its clock.
 #[derive(Default)]
 struct Player {
     gate: Gate,
     engine: Option<Engine>,
-    /// The recording says when steps were taken. Those that older versions wrote do not.
+    /// Whether the recording has the times of steps. Recordings of older versions do not.
     has_steps: bool,
     /// The newest step.
     at: BootNs,
 }
 
 impl Player {
-    /// Between two steps where the recording does not say, in the recording's time.
+    /// Time between two steps if the recording does not have them, in the recording's time, in ns.
     const STEP: u64 = 10_000_000;
 
     fn play(&mut self, line: &[u8]) -> anyhow::Result<()> {
@@ -266,12 +266,12 @@ impl Player {
 
     fn apply(&mut self, fact: Fact) {
         let at = fact.at;
-        // A recording comes from elsewhere, as what it was made of did.
+        // A recording may come from anywhere: its facts pass the same gate as those of sources.
         let mut facts = vec![fact];
         self.gate.admit(&mut facts);
         let engine = self.engine.get_or_insert_with(|| {
             let mut engine = Engine::new(Settings::default(), at);
-            // Nothing in there says when they had answered.
+            // Old recordings do not say when the first answers were complete.
             engine.apply(&[Fact { at, origin: Origin::Daemon, what: Observation::FirstAnswers }]);
             engine
         });

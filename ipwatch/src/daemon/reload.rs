@@ -1,7 +1,7 @@
 //! Reading the configuration again on SIGHUP. The map, the probes and the ledger stay as they are.
 //!
-//! What the map consults at each turn (graces, shared IPs) is taken over at once; keys that something was
-//! started with wait for a restart, and are named. A configuration that is wrong changes nothing.
+//! What the map reads at each turn (graces, shared IPs) takes effect at once. Keys that are used only at the start
+//! need a restart, and are listed. An invalid configuration changes nothing.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use super::service::Service;
 use crate::config::{Config, ConfigError, keys};
 use crate::escape::escape;
 
-/// Reads the configuration once more, with what the command line said.
+/// Reads the configuration again, with the overrides of the command line.
 pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
 type Read = Result<Config, ConfigError>;
 
-/// Reloads, one after another.
+/// Runs reloads one at a time.
 pub(super) struct Reloads {
     reread: Reread,
     /// What the daemon works with now.
     running: Config,
     reading: Option<JoinHandle<Read>>,
-    /// Asked for once more while one was under way.
+    /// Another reload was requested while one was running.
     again: bool,
 }
 
 impl Reloads {
-    /// None yet; `running` is what the daemon was started with.
+    /// `running` is the configuration that the daemon was started with.
     pub(super) fn new(reread: Reread, running: Config) -> Self {
         Self { reread, running, reading: None, again: false }
     }
 
-    /// Somebody asks for one.
+    /// Requests a reload.
     pub(super) fn begin(&mut self) {
         if self.reading.is_some() {
             self.again = true;
@@ -45,7 +45,7 @@ impl Reloads {
         self.reading = Some(tokio::task::spawn_blocking(move || reread()));
     }
 
-    /// The next configuration that was read. Cancel-safe; waits for ever while none is asked for.
+    /// The next configuration that was read. Cancel-safe; never completes while no reload is requested.
     pub(super) async fn read(&mut self) -> Read {
         let Some(reading) = &mut self.reading else { return std::future::pending().await };
         let read = reading.await;
@@ -53,7 +53,7 @@ impl Reloads {
         read.unwrap_or(Err(ConfigError::Unread))
     }
 
-    /// Takes over what was read, and says so.
+    /// Takes over what was read, and logs and reports the result.
     pub(super) fn finish(&mut self, read: Read, core: &mut Core, service: &mut Service) {
         match read {
             Ok(config) => service.reloaded(&self.adopt(config, core)),
@@ -75,7 +75,7 @@ impl Reloads {
             names.collect::<Vec<_>>().join(", ")
         };
         let (now, later) = (names(true), names(false));
-        // Key by key the same as `live` in the table of keys; a test holds the two together.
+        // Must take over exactly the keys marked `live` in the table of keys; a test compares the two.
         take_live(&mut self.running, config);
         core.retune(self.running.thresholds(), self.running.addresses.shared.clone());
         let mut line = match now.is_empty() {
@@ -90,7 +90,7 @@ impl Reloads {
     }
 }
 
-/// Takes from `from` what needs no restart.
+/// Copies the keys that need no restart.
 fn take_live(running: &mut Config, from: Config) {
     running.stuck = from.stuck;
     running.holders = from.holders;
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// What the table of keys promises is what a reload does.
+    /// A reload must take over what the table of keys promises.
     #[test]
     fn what_is_marked_as_live_is_taken_over_and_nothing_else() {
         let odd = Config::load(Some(Path::new(concat!(

@@ -1,13 +1,13 @@
-//! What becomes of a part of a source that has ended: everybody is told, and it is started again after a pause.
+//! Restarts a part of a source that has ended, after a pause, and reports it meanwhile.
 //!
-//! A part is a task ([`keep`]) or a thread ([`super::workers`]). One that has ended with an error or a panic is started
-//! again for as long as the daemon runs. Meanwhile the sources that rest on it are down, or degraded where something
-//! else tells the same: what it would have told is unknown. Once it has lasted for a moment everything is read again
-//! ([`Observation::Lost`]), as after an overrun, and then it is told no more.
+//! A part is a task ([`keep`]) or a thread ([`super::workers`]). After an error or a panic it is restarted for as
+//! long as the daemon runs. Until it works again, the sources that rest on it are down, or degraded if something else
+//! reports the same: what the part would have reported is unknown. Once it has run for [`Pace::settles`], everything
+//! is read again ([`Observation::Lost`]), as after an overrun, and the trouble is cleared.
 //!
-//! It is safe to go on after a panic: what the part had in hand is dropped, and what it shares with others is behind
-//! locks of which each holder makes single changes. Builds that ship have `panic = "abort"`: there a panic ends the
-//! daemon, and the service manager starts it again.
+//! Continuing after a panic is safe: the part's work in hand is dropped, and what it shares with others is behind
+//! locks under which each holder makes single changes. Release builds have `panic = "abort"`: there a panic ends the
+//! daemon, and the service manager restarts it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -26,23 +26,23 @@ use crate::fact::{BootNs, Fact, Observation, Origin, SourceName};
 use crate::sources::backoff::Pauses;
 use crate::sources::{Closed, Emit};
 
-/// What works for sources until the daemon goes down.
+/// A task or thread that works for sources until the daemon shuts down.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
-    /// For people: "the netlink listener".
+    /// For messages: "the netlink listener".
     pub(super) name: &'static str,
     /// The sources that rest on it.
     pub(super) sources: &'static [SourceName],
-    /// They can tell nothing without it.
+    /// Without this part its sources report nothing.
     pub(super) is_vital: bool,
 }
 
-/// How parts are started again.
+/// Timing of restarts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
-    /// The first and the longest pause. After a part that has lasted for the longest one they begin anew.
+    /// The first and the longest pause. If a part ran for as long as the longest pause, the pauses start over.
     pub(super) again: (Duration, Duration),
-    /// One that was started again works if it has lasted for so long: one that ends at once has never worked.
+    /// How long a restarted part must run before it counts as working: one that ends at once never worked.
     pub(super) settles: Duration,
 }
 
@@ -53,20 +53,20 @@ impl Default for Pace {
     }
 }
 
-/// What is to be said of a source because a part of it has ended or hangs.
+/// What to report about a source of which a part has ended or hangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
-    /// One that rests on it: also a store or a datastore, by its own name.
+    /// The source that is affected; may also be a store or a datastore, by its own name.
     pub(super) source: &'static str,
-    /// For people who ask now.
+    /// For people who query now.
     pub(super) text: String,
-    /// The same for as long as it lasts, if a part has ended.
+    /// The same, but constant for as long as the trouble lasts; `None` if no part has ended.
     pub(super) ended: Option<String>,
-    /// The source can tell nothing.
+    /// The source reports nothing.
     pub(super) is_blind: bool,
 }
 
-/// The parts that have ended and do not work again yet, as everybody sees them.
+/// The parts that have ended and do not work again yet; shared by all clones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Troubles(Arc<Shared>);
 
@@ -77,7 +77,7 @@ struct Shared {
 }
 
 impl Troubles {
-    /// For each source that rests on one of them, what is to be said.
+    /// What to report, for each source that rests on such a part.
     pub(super) fn report(&self) -> Vec<Trouble> {
         let mut sources: BTreeMap<&'static str, (Vec<String>, bool)> = BTreeMap::new();
         for (part, why) in self.ended().values() {
@@ -94,15 +94,15 @@ impl Troubles {
         sources.into_iter().map(trouble).collect()
     }
 
-    /// Waits until one more has ended, or works again. Cancel-safe, for one who waits.
+    /// Waits until another part ends or works again. Cancel-safe, for a single waiter.
     pub(super) async fn changed(&self) {
         self.0.changed.notified().await;
     }
 
-    /// Everything is read again, and then this part is told no more.
+    /// Requests that everything is read again, and clears this part's trouble.
     pub(super) async fn over(&self, part: &Part, emit: &Emit) -> Result<(), Closed> {
         if self.has(part) {
-            // Runs of plugins are told by the probes alone, which keep what was not read.
+            // Only the probes report plugin runs, and their ring buffer keeps what was not read.
             let what = Observation::Lost { count: None, calls: false };
             emit.send(vec![Fact { at: clock::now(), origin: Origin::Daemon, what }]).await?;
             self.ended().remove(part.name);
@@ -121,12 +121,12 @@ impl Troubles {
     }
 
     fn ended(&self) -> MutexGuard<'_, BTreeMap<&'static str, (Part, String)>> {
-        // Each change is one call.
+        // A poisoned lock is fine: each change is one call.
         self.0.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The ends of one part.
+/// Restart state of one part.
 #[derive(Debug)]
 pub(super) struct Restarts {
     pub(super) part: Part,
@@ -140,7 +140,7 @@ impl Restarts {
         Self { part, pace, troubles: troubles.clone(), pauses: Pauses::new(pace.again) }
     }
 
-    /// It has ended, after it was started at `began`: when to start it again.
+    /// The part, started at `began`, has ended: records why and returns the pause before the restart.
     pub(super) fn ended(&mut self, began: BootNs, why: String) -> Duration {
         if clock::now().since(began) >= nanos(self.pace.again.1) {
             self.pauses.begin_anew();
@@ -149,14 +149,14 @@ impl Restarts {
         self.pauses.after_failure()
     }
 
-    /// Whether it has ended and, started at `began`, works again.
+    /// Whether the part had ended and, restarted at `began`, works again.
     pub(super) fn has_settled(&self, began: BootNs) -> bool {
         self.troubles.has(&self.part) && clock::now().since(began) >= nanos(self.pace.settles)
     }
 }
 
-/// Runs a part until the daemon goes down. Each session begins from the start: what queues events is opened anew, or
-/// still has them. It returns without an error only when nobody listens any more.
+/// Runs a part until the daemon shuts down. Each session starts over: what queues events is opened anew, or still has
+/// the events. A session must return without an error only when its receiver is closed.
 pub(super) async fn keep<E: Display>(
     part: Part,
     troubles: Troubles,
@@ -204,7 +204,7 @@ async fn keep_at<E: Display>(
     }
 }
 
-/// Work on a thread of its own; a panic of it is an error.
+/// Runs `work` on a thread of its own; a panic becomes an error.
 pub(super) async fn on_a_thread<E: Display + Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<(), E> + Send + 'static,
@@ -213,14 +213,14 @@ pub(super) async fn on_a_thread<E: Display + Send + 'static>(
     let work = move || {
         let came = std::panic::catch_unwind(AssertUnwindSafe(work));
         let came = came.map(|came| came.map_err(|error| error.to_string()));
-        // Nobody waits any more: the daemon is going down.
+        // Nobody waits any more if the daemon is shutting down.
         let _ = done.send(came.unwrap_or_else(|panic| Err(panicked(&*panic))));
     };
     spawn(name, work).map_err(|error| format!("no thread can be made: {error}"))?;
     ended.await.unwrap_or_else(|_| Err("its thread is gone".to_owned()))
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panicked(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     match text.or_else(|| panic.downcast_ref::<&str>().copied()) {

@@ -1,4 +1,4 @@
-//! What a scrape is told: a reading of the map, the ledger and the sinks as they stand between two turns.
+//! The reading that answers a scrape, taken from the map, the ledger and the sinks between two turns.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::metrics::{
 };
 use crate::sinks;
 
-/// Answers from what is there.
+/// Answers from the last reading if it is recent enough, else from a new one.
 pub(super) fn answer(core: &mut Core, question: Question) {
     match question {
         Question::Ready(reply) => {
@@ -67,7 +67,7 @@ fn read(core: &Core) -> Reading {
     reading
 }
 
-/// A counter begins at 0, so that its first increase is one.
+/// Begins every counter at 0, so that its first increase is visible.
 fn from_zero<K: Ord + Copy>(
     all: impl Iterator<Item = K>,
     counts: &BTreeMap<K, u64>,
@@ -85,7 +85,7 @@ fn resolved(counts: &BTreeMap<Code, u64>) -> BTreeMap<Code, u64> {
     from_zero(Code::ALL.iter().copied(), counts)
 }
 
-/// Every event, how it is seen, and how many of it were missed.
+/// Every event, its rung, and how many events of this kind were missed.
 pub(super) fn probes(core: &Core) -> Vec<Probe> {
     let missed = core.map().missed_events();
     let mut report = core.eyes.report();
@@ -95,7 +95,7 @@ pub(super) fn probes(core: &Core) -> Vec<Probe> {
     report
 }
 
-/// A pool of the cluster that runs out is the same finding on every node.
+/// A cluster-wide pool that is exhausting is the same finding on every node.
 fn extent(finding: &Finding, map: &NodeMap) -> Extent {
     let network = finding.subject.network.as_ref();
     let is_shared = finding.code == Code::IpamRangeExhausting
@@ -117,7 +117,7 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>, 
         *reading.findings.entry(FindingGroup { code, severity, status, role }).or_default() += 1;
         if finding.pages() {
             let subject = &finding.subject;
-            // The labels are what an alert is known by: what changes while a network leaks is none of them.
+            // Labels identify an alert, so they must not contain what changes while a network leaks.
             let network = subject.network.clone().filter(|_| subject.netns.is_none());
             let pod = subject.pod.as_ref().filter(|_| network.is_none());
             let ip = subject.ip.filter(|_| network.is_none());
@@ -132,12 +132,13 @@ fn findings<'a>(reading: &mut Reading, open: impl Iterator<Item = &'a Finding>, 
             });
         }
     }
-    // Which ones are told must not depend on the order of a table.
+    // The series that are kept must not depend on the order of a table.
     critical.sort_unstable();
     reading.critical = Counted::first(critical, CRITICAL);
 }
 
-/// Every range, without what cannot be judged: how much of it is leaked while a source is away that says what is gone.
+/// Every range, without values that cannot be judged: `leaked` is unknown while a source that reports deletions is
+/// away.
 pub(super) fn known_ranges(core: &Core) -> Vec<IpamRange> {
     let mut all = core.map().ranges_view(clock::now(), core.thresholds());
     if core.engine.is_blind(Code::IpamReservationLeaked) {
@@ -155,8 +156,8 @@ fn ranges(core: &Core) -> Counted<(Extent, IpamRange)> {
     Counted::first(all.map(with_extent).collect(), RANGES)
 }
 
-/// IPs of pods, in the order of the IPs: where there are too many, the same ones are left out each time. The
-/// node's own are not told, nor those that several may have on purpose.
+/// IPs of pods, sorted by IP, so that the same IPs are left out of each scrape if there are too many. Without the
+/// node's own IPs and those that several holders may share.
 fn addresses(core: &Core) -> Counted<AddressInfo> {
     let Scrape { settings, shared, .. } = &core.scrape;
     let within = |ip: IpAddr, prefixes: &[Prefix]| prefixes.iter().any(|one| one.contains(ip));
@@ -182,7 +183,7 @@ fn addresses(core: &Core) -> Counted<AddressInfo> {
     Counted { told: told.into_iter().map(info).collect(), omitted }
 }
 
-/// As people see it in `ls -l /proc/PID/ns/net`; of two that live at one time each has its own.
+/// The inode as in `ls -l /proc/PID/ns/net`, which is unique among netns that exist at the same time.
 fn netns_name(netns: &Netns) -> String {
     netns.names.inode.map_or_else(|| netns.identity.to_string(), |inode| inode.to_string())
 }

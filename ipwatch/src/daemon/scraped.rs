@@ -1,4 +1,4 @@
-//! What is counted between scrapes, and the last reading, which serves several.
+//! What is counted between scrapes, and the last reading, which is reused for a moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,49 +8,49 @@ use crate::fact::BootNs;
 use crate::finding::{Change, ChangeKind, Code, Severity};
 use crate::metrics::{Reading, Settings};
 
-/// A reading serves every scrape for so long, in ns, unless a finding changes: each walks the whole map.
+/// How long a reading is reused, in ns, unless a finding changes: each reading walks the whole map.
 const KEPT: u64 = 1_000_000_000;
 
-/// What is counted between scrapes, and what of it a scrape may see.
+/// Counters that only scrapes read, and the settings that limit what a scrape shows.
 #[derive(Debug, Default)]
 pub(super) struct Scrape {
     pub(super) settings: Settings,
-    /// IPs that several may have: two nodes with one of them are no news.
+    /// IPs that several holders may share: two nodes that report such an IP are not a conflict.
     pub(super) shared: Vec<Prefix>,
     pub(super) opened: BTreeMap<(Code, Severity), u64>,
     pub(super) resolved: BTreeMap<Code, u64>,
-    /// What the last scrape was told, and when it was read.
+    /// The last reading, and when it was made.
     pub(super) last: Option<(BootNs, Arc<Reading>)>,
     /// Facts that the map took.
     pub(super) facts: u64,
-    /// How often everything was read again because events were lost.
+    /// How often everything was read again after a loss of events.
     pub(super) resyncs: u64,
 }
 
 impl Scrape {
-    /// What the configuration says of it.
+    /// Takes over the settings of the configuration.
     pub(super) fn configure(&mut self, settings: &Settings, shared: &[Prefix]) {
         self.settings = settings.clone();
         self.shared = shared.to_vec();
     }
 
-    /// Other IPs may be several's now.
+    /// Replaces the shared prefixes, after a reload.
     pub(super) fn share(&mut self, shared: &[Prefix]) {
         self.shared = shared.to_vec();
     }
 
-    /// The next scrape is told nothing of before.
+    /// Drops the last reading, so that the next scrape makes a new one.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
 
-    /// What is still new enough to be told again.
+    /// The last reading, if it is recent enough to be reused.
     pub(super) fn last(&self, now: BootNs) -> Option<Arc<Reading>> {
         let (at, reading) = self.last.as_ref()?;
         (now.since(*at) < KEPT).then(|| Arc::clone(reading))
     }
 
-    /// A finding changed. Whoever is told of it finds it in a scrape.
+    /// Counts a changed finding, and drops the last reading: the next scrape must show the change.
     pub(super) fn tell(&mut self, change: &Change) {
         self.forget();
         let finding = &change.finding;

@@ -1,8 +1,7 @@
-//! What the service manager is told, by sd_notify(3): that the map is complete, one line of how things
-//! stand, that the daemon reloads or stops, and that it is alive.
+//! Notifications to the service manager, by sd_notify(3): readiness, a status line, reload, stop, and the watchdog.
 //!
-//! The watchdog is fed after a turn of the core and nowhere else: no timer, no thread of its own. A core that
-//! stands still is ended and started anew, and its findings keep their ids (`ledger`).
+//! The watchdog is fed only after a turn of the core, not by a timer or another thread. The service manager therefore
+//! restarts a core that is stuck; its findings keep their ids (`ledger`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,15 +16,15 @@ use super::core::Core;
 use crate::clock;
 use crate::fact::BootNs;
 
-/// The line of how things stand is told no more often than this.
+/// Minimum time between two status lines, in ns.
 const STATUS_EVERY: u64 = 5_000_000_000;
-/// Longest such line: it is for people.
+/// Maximum length of the status line, in characters.
 const LONGEST: usize = 200;
 
 /// The service manager, if there is one.
 #[derive(Debug)]
 pub(super) struct Service {
-    /// How often it is told that the core turns; `None`: it does not ask.
+    /// Interval of the watchdog, from which turns take their limit; `None` if there is no watchdog.
     beat: Option<Duration>,
     beaten: BootNs,
     ready: bool,
@@ -34,10 +33,10 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// Finds out what it asks for, and says that the node is being read.
+    /// Reads the watchdog's settings from the environment, and reports that the node is being read.
     pub(super) fn start() -> Self {
-        // It is fed after every half of this and a turn waits no longer than this: that is half of the
-        // limit at the most, as sd_watchdog_enabled(3) advises.
+        // A turn waits at most this long, and the watchdog is fed once half of this has passed: at most half of the
+        // limit in total, as sd_watchdog_enabled(3) advises.
         let beat = sd_notify::watchdog_enabled().map(|limit| limit / 3);
         let status = "reading the node".to_owned();
         notify(&[NotifyState::Status(&status)]);
@@ -45,12 +44,12 @@ impl Service {
         Self { beat, beaten: now, ready: false, status, said: now }
     }
 
-    /// The longest that a turn of the core may wait for something to happen.
+    /// The longest that a turn of the core may wait for an event.
     pub(super) fn beat(&self) -> Option<Duration> {
         self.beat
     }
 
-    /// The core has turned once.
+    /// Called after each turn of the core.
     pub(super) fn turned(&mut self, core: &Core) {
         let now = clock::now();
         if self.beat.is_some_and(|beat| now.since(self.beaten) >= beat.as_nanos() as u64 / 2) {
@@ -72,39 +71,38 @@ impl Service {
         }
     }
 
-    /// The configuration is being read again.
+    /// Reports that the configuration is being read again.
     pub(super) fn reloading() {
         let since = NotifyState::monotonic_usec_now().ok();
         let told: Vec<_> = [NotifyState::Reloading].into_iter().chain(since).collect();
         notify(&told);
     }
 
-    /// It was, with this result.
+    /// Reports the result of a reload.
     pub(super) fn reloaded(&mut self, status: &str) {
         self.status = cut(status);
         self.said = clock::now();
-        // Whoever waits for the start to end is not told so before the map is complete.
+        // Do not report readiness before the map is complete.
         let ready = Some(NotifyState::Ready).filter(|_| self.ready);
         let told: Vec<_> = ready.into_iter().chain([NotifyState::Status(&self.status)]).collect();
         notify(&told);
     }
 
-    /// The daemon goes down.
+    /// Reports that the daemon is shutting down.
     pub(super) fn stopping() {
         notify(&[NotifyState::Stopping, NotifyState::Status("going down")]);
     }
 }
 
 fn notify(states: &[NotifyState<'_>]) {
-    // Without a service manager this does nothing.
+    // Without a service manager there is nothing to do.
     let Some(manager) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(&manager, states) {
         tracing::debug!("the service manager was not told: {error}");
     }
 }
 
-/// sd_notify(3) by a socket of our own, which waits for nobody: the manager of a sick node may read nothing
-/// any more, and the core must go on.
+/// sd_notify(3) with a non-blocking socket: the manager of a sick node may no longer read, and the core must go on.
 fn send(manager: &OsStr, states: &[NotifyState<'_>]) -> io::Result<()> {
     let address = match manager.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -117,7 +115,7 @@ fn send(manager: &OsStr, states: &[NotifyState<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// How things stand, for `systemctl status`.
+/// The status line that `systemctl status` shows.
 fn line(core: &Core) -> String {
     let (netns, addresses, _) = core.map().sizes();
     let mut line = format!("{addresses} addresses in {netns} network namespaces");
@@ -141,7 +139,7 @@ fn line(core: &Core) -> String {
     cut(&line)
 }
 
-/// One line of what may be many.
+/// The text escaped and cut to one status line.
 fn cut(text: &str) -> String {
     crate::escape::escape(text).chars().take(LONGEST).collect()
 }

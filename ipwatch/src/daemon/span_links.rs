@@ -1,6 +1,6 @@
-//! What a finding is about, for its spans: the tenures of its IP, the newest runs of CNI plugins for its container, and
-//! the finding that it follows from. What a span points at is exported too, even where the rest of its kind is not: a
-//! link that leads nowhere helps nobody.
+//! The spans that a finding's span links to: the tenures of its IP, the newest runs of CNI plugins for its container,
+//! and the finding that caused it. The targets of links are exported even if the rest of their kind is not, so that
+//! every link resolves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,24 +17,24 @@ use crate::sinks::teardown::Teardown;
 use crate::sinks::tenure::{self, Held};
 use crate::sinks::{self, Link};
 
-/// Findings whose links are remembered, and spans of others that are known to have been sent.
+/// Maximum number of findings whose links are kept, and of other spans that are known to have been sent.
 const MOST: usize = 4096;
-/// Links of one finding.
+/// Maximum number of links of one finding.
 const MOST_LINKS: usize = 16;
 
-/// The links of the findings that are open.
+/// The links of open findings.
 #[derive(Debug, Default)]
 pub(super) struct SpanLinks {
     of: BTreeMap<String, Vec<Link>>,
-    /// Tenures whose beginning was sent, by its span.
+    /// Tenures whose start was sent, by span id.
     tenures: BTreeSet<[u8; 8]>,
-    /// Runs that are to be sent when they end, or were sent.
+    /// Runs that are sent when they end, or were sent.
     runs: BTreeSet<TaskKey>,
 }
 
 impl SpanLinks {
-    /// What this change's span points at. What was found once stays: the tenure may be over when the
-    /// finding is.
+    /// The links of the span of this change. Links found earlier are kept: the tenure may have ended when the finding
+    /// does.
     pub(super) fn links(
         &mut self,
         change: &Change,
@@ -88,9 +88,9 @@ impl SpanLinks {
         tenures.map(link).collect()
     }
 
-    /// The newest ADD and the newest DEL for the container, or for the netns where no container is known, by the
-    /// outermost plugins: of several in a chain by the one that asked an IPAM plugin, for that one gave the IP.
-    /// `lo` has none to give.
+    /// The newest ADD and the newest DEL for the container, or for the netns if no container is known. Only the
+    /// outermost plugins count; of several in a chain, the one that called an IPAM plugin, because that one assigned
+    /// the IP. Runs for `lo` do not count: they assign none.
     fn runs_of(&mut self, finding: &Finding, map: &NodeMap, calls: &Calls) -> Vec<Link> {
         let subject = &finding.subject;
         let id = subject.container.as_ref().and_then(|container| container.id.as_deref());
@@ -121,25 +121,25 @@ impl SpanLinks {
         let link = RunKey { task, root: task, boot_id: &boot_id }.link();
         let wall_offset = map.calendar().wall_offset;
         let run = Run { entry: entry.clone(), root: task, boot_id, wall_offset, error: None };
-        // One that is under way is sent when it ends; one that failed was sent then.
+        // A run in progress is sent when it ends; a failed run was sent when it ended.
         if remember(&mut self.runs, task) && run.entry.ended.is_some() && !calls.wants(&run) {
             calls.publish(&run);
         }
         link
     }
 
-    /// Whether a run that has ended is one that a finding points at.
+    /// Whether a finding links to this run, which has ended.
     pub(super) fn is_about(&self, task: &TaskKey) -> bool {
         self.runs.contains(task)
     }
 
-    /// A tenure begins: it is sent where all are.
+    /// A tenure begins: sent if all tenures are exported.
     pub(super) fn held(&self, tenure: &Tenure, map: &NodeMap, otlp: Option<&Otlp>) {
         let Some(otlp) = otlp.filter(|otlp| otlp.tenures()) else { return };
         self.send(tenure, map, otlp);
     }
 
-    /// A tenure has ended: it is sent where all are, and where its beginning was.
+    /// A tenure has ended: sent if all tenures are exported, or if its start was sent.
     pub(super) fn released(&mut self, tenure: &Tenure, map: &NodeMap, otlp: Option<&Otlp>) {
         let Some(otlp) = otlp.filter(|otlp| otlp.traces()) else { return };
         let boot_id = map.boot().map_or("", |boot| &boot.boot_id);
@@ -148,7 +148,8 @@ impl SpanLinks {
         }
     }
 
-    /// A tenure of an earlier boot, which ended with that: it is sent where all are. Nobody holds it any more.
+    /// A tenure of an earlier boot, which ended with that boot: sent if all tenures are exported. It has no holders
+    /// any more.
     pub(super) fn ended_by_reboot(tenure: &Tenure, boot_id: &Arc<str>, otlp: Option<&Otlp>) {
         let Some(otlp) = otlp.filter(|otlp| otlp.tenures()) else { return };
         let (tenure, boot_id) = (tenure.clone(), Arc::clone(boot_id));
@@ -162,12 +163,12 @@ impl SpanLinks {
     }
 }
 
-/// The span that a link leads to. [`opentelemetry::SpanId`] has no order.
+/// The id of the span that a link points to, as bytes: [`opentelemetry::SpanId`] has no order.
 fn span_of(link: &Link) -> [u8; 8] {
     link.span_context.span_id().to_bytes()
 }
 
-/// Tells of teardowns of netns that have ended, or hang, and of how many more there were.
+/// Sends spans for teardowns of netns that have ended or hang, and counts `untold` further ones as lost.
 pub(super) fn tell_teardowns(
     map: &NodeMap,
     endings: Vec<Ending>,
@@ -207,8 +208,8 @@ fn holders(map: &NodeMap, netns: &Netns) -> Vec<crate::contract::Holder> {
     find(map, netns).map(|id| map.holder_views(id)).unwrap_or_default()
 }
 
-/// Whether it is new. Where there is no room, something old is forgotten: at worst a span is sent twice, which
-/// is the same span.
+/// Adds `one` and returns whether it is new. If the set is full, some element is removed: at worst the same span is
+/// sent twice.
 fn remember<T: Ord>(set: &mut BTreeSet<T>, one: T) -> bool {
     if set.len() >= MOST && !set.contains(&one) {
         set.pop_first();

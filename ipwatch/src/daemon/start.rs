@@ -1,5 +1,5 @@
-//! Starting the sources, in the order that leaves no gap: first everything that queues events (probes,
-//! netlink sockets, watches), then the snapshots, then what queued meanwhile.
+//! Starts the sources in an order that leaves no gap: first everything that queues events (probes, netlink sockets,
+//! watches), then the snapshots, then the reading of what was queued meanwhile.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,13 +23,13 @@ use crate::sources::procfs::{MountWatch, Proc};
 use crate::sources::runtime::{self, Runtimes};
 use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes, wall_clock};
 
-/// Between two walks where no probe sees a netns being made (0.1 ms each).
+/// Interval of walks if no probe reports new netns (0.1 ms each).
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// Between two snapshots of the tasks where no probe sees them move (1 ms for 1,000 tasks).
+/// Interval of task snapshots if no probe reports tasks that move (1 ms for 1,000 tasks).
 const TASKS_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
 /// The same without BPF, from `/proc` (8 ms for 1,000 tasks).
 const PROCFS_EVERY: std::time::Duration = TASKS_EVERY;
-/// A container start changes the mount table a dozen times.
+/// A container start changes the mount table a dozen times: pause before the next read.
 const MOUNTS_SETTLE: std::time::Duration = std::time::Duration::from_millis(100);
 
 const LISTENER: Part = Part {
@@ -37,7 +37,7 @@ const LISTENER: Part = Part {
     sources: &[SourceName::Netlink, SourceName::Neighbours, SourceName::Routes],
     is_vital: true,
 };
-/// Mounts are read in every search too.
+/// Not vital: every search reads mounts as well.
 const MOUNTS: Part =
     Part { name: "the watch of the mount table", sources: &[SourceName::Procfs], is_vital: false };
 const EVENTS: Part =
@@ -47,22 +47,22 @@ const CALLS: Part = Part {
     sources: &[SourceName::Probes],
     is_vital: false,
 };
-/// All tasks are read now and then.
+/// Not vital: all tasks are swept regularly.
 const TASKS: Part =
     Part { name: "the reader of tasks", sources: &[SourceName::Probes], is_vital: false };
-/// Their paths stay known.
+/// Not vital: the paths of known plugins stay known.
 const PLUGINS: Part = Part {
     name: "the watch of the directories of CNI plugins",
     sources: &[SourceName::Probes],
     is_vital: false,
 };
 
-/// What is worth loading.
+/// What to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sight {
     /// Events as they happen, and snapshots.
     Everything,
-    /// Snapshots alone: whoever looks once misses no event.
+    /// Snapshots alone: a single look needs no events.
     Snapshots,
 }
 
@@ -72,21 +72,21 @@ pub(super) struct Started {
     pub(super) dispatch: Dispatch,
     pub(super) eyes: Eyes,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
-    /// The first answers of the container runtimes, and of the stores.
+    /// The first answers of the container runtimes and of the stores.
     pub(super) first: Vec<First>,
-    /// Deals with ended runs of CNI plugins.
+    /// Handles ended runs of CNI plugins.
     pub(super) calls: Calls,
     pub(super) readings: Readings,
 }
 
-/// The probes, attached for as long as this lives, or why there are none.
+/// The probes, attached for as long as this value lives, or the report of why there are none.
 pub(super) enum Eyes {
     Open(Box<Probes>, Option<Keeper>),
     Closed(Vec<Probe>),
 }
 
 impl Eyes {
-    /// Every event and the rung it stands on now.
+    /// Every event and its current rung.
     pub(super) fn report(&self) -> Vec<Probe> {
         match self {
             Eyes::Open(probes, _) => probes.report(),
@@ -94,7 +94,7 @@ impl Eyes {
         }
     }
 
-    /// Events that no program saw, because it was running already.
+    /// Events that no program saw, because it was already running.
     pub(super) fn missed(&self) -> Missed {
         match self {
             Eyes::Open(probes, _) => probes.missed(),
@@ -102,7 +102,7 @@ impl Eyes {
         }
     }
 
-    /// A way to ask for a canary, or why there is none.
+    /// The handle to request a canary run, or why there is none.
     pub(super) fn canary(&self) -> Result<&Keeper, &'static str> {
         match self {
             Eyes::Open(_, Some(keeper)) => Ok(keeper),
@@ -116,8 +116,7 @@ impl Eyes {
     }
 }
 
-/// Starts every source. What cannot be had is told as a source that is down, except netlink: without
-/// it there is nothing to watch.
+/// Starts every source. A source that cannot be started is reported as down, except netlink, which is required.
 pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow::Result<Started> {
     let canary = if config.observe_only { When::Never } else { canary };
     let (emit, facts) = Emit::channel(256);
@@ -133,11 +132,11 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     watch_cni(config, &emit, &readings);
     let stores = ipam::start(&config.ipam, &emit, &readings);
     let (runtimes, first) = ask_runtimes(config, sight, &emit, &readings);
-    // Whoever looks once has no use for what only time tells.
+    // A single look has no use for what changes over time.
     if sight == Sight::Everything {
         tokio::spawn(follow_clock(emit.clone()));
         let mut cluster = config.kubernetes.clone();
-        // It keeps its data in one place: where an etcd is named, there.
+        // Calico keeps its data in one place: if an etcd is configured, the data is there.
         cluster.calico &= config.calico.etcd_endpoints.is_empty();
         kubernetes::start(&cluster, &boot.node, &emit, &readings);
         calico::start(&config.calico, &cluster, &boot.node, &emit);
@@ -173,7 +172,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
     Ok(Started { boot, dispatch, eyes: loaded.eyes, facts, first, calls, readings })
 }
 
-/// Without it dates are those of the start.
+/// If this fails, dates keep the clock offset of the start.
 async fn follow_clock(emit: Emit) {
     if let Err(error) = wall_clock::follow(&emit).await {
         tracing::warn!("dates do not follow when the wall clock is set: {error}");
@@ -206,7 +205,7 @@ struct Loaded {
     sees_tasks: bool,
 }
 
-/// Loads the probes and starts to read them. None at all is a state, not an error.
+/// Loads the probes and starts to read them. Having none is a state, not an error.
 async fn load_probes(
     config: &Config,
     sight: Sight,
@@ -232,7 +231,7 @@ async fn load_probes(
         forbid.extend([Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Socket]);
     }
     let mut plugin_dirs = config.cni.bin_dirs.clone();
-    // By this path, and by no other, the canary runs a plugin: our own program.
+    // The canary runs a plugin, our own program, by this path and no other.
     let own = std::path::PathBuf::from(format!("/proc/{}", std::process::id()));
     plugin_dirs.extend(Some(own).filter(|_| canary != When::Never));
     let watch = config.neighbours.watch;
@@ -274,7 +273,7 @@ async fn load_probes(
     })
 }
 
-/// How the source stands that hears ARP.
+/// Reports the status of the source that hears ARP.
 async fn tell_arp(config: &Config, probes: Option<&Probes>, emit: &Emit) -> Result<(), Closed> {
     let rung = probes.and_then(Probes::hears_arp);
     let listens = probes.is_some_and(Probes::listens_for_arp);
@@ -282,13 +281,13 @@ async fn tell_arp(config: &Config, probes: Option<&Probes>, emit: &Emit) -> Resu
     tell_source(emit, SourceName::Arp, status, detail).await
 }
 
-/// How the probes stand, event by event.
+/// Reports the status of the probes, event by event.
 pub(super) async fn tell_probes(report: &[Probe], sight: Sight, emit: &Emit) -> Result<(), Closed> {
     let (status, detail) = standing(report, sight);
     tell_source(emit, SourceName::Probes, status, with_lockdown(detail)).await
 }
 
-/// How the probes stand as a source.
+/// The status of the probes as one source.
 fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
     let wanted = |probe: &&Probe| {
         sight == Sight::Everything || probes::SNAPSHOTS.contains(&probe.event.as_str())
@@ -312,15 +311,15 @@ fn standing(report: &[Probe], sight: Sight) -> (SourceStatus, String) {
     }
 }
 
-/// A locked kernel is the reason for much, and known: nobody need guess.
+/// Adds that the kernel is locked down, if it is: the likely reason for a failure.
 fn with_lockdown(detail: String) -> String {
     let words = [Some(detail).filter(|detail| !detail.is_empty()), Probes::lockdown()];
     words.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// What did not fit into the ring buffer is told as lost. Neighbour updates that the kernel half held
-/// back are not: netlink tells the same. Nor are claims: nothing that could be read again tells of them,
-/// but the next packet does. Nor are tasks: whoever reads of them has all of them read (`probes::Tasks`).
+/// Reports what did not fit into the ring buffer as lost. Not counted: neighbour updates that the kernel half
+/// suppressed, because netlink reports the same; claims, because they cannot be read again, only the next packet
+/// repeats them; tasks, because their reader has all tasks read (`probes::Tasks`).
 async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
     let total = |losses: Losses| {
         let Losses { netns, addresses, neighbours, calls, .. } = losses;
@@ -349,13 +348,13 @@ async fn tell_source(
     emit.send(vec![daemon_fact(Observation::Source(source))]).await
 }
 
-/// Reads netlink; what the kernel dropped is told as lost, and so is what it told while no socket was open.
+/// Reads netlink. What the kernel dropped is reported as lost, and so is what changed while no socket was open.
 async fn listen(mut listener: Listener, troubles: Troubles, emit: Emit) {
     let (lost, mut losses) = mpsc::channel(4);
     let told = emit.clone();
     tokio::spawn(async move {
         while losses.recv().await.is_some() {
-            // Probes alone tell of runs of plugins.
+            // Only probes report plugin runs.
             let lost = Observation::Lost { count: None, calls: false };
             if told.send(vec![daemon_fact(lost)]).await.is_err() {
                 return;
@@ -372,13 +371,13 @@ async fn listen(mut listener: Listener, troubles: Troubles, emit: Emit) {
     keep(LISTENER, troubles, emit, session).await;
 }
 
-/// Reads what the kernel half keeps of tasks.
+/// Reads the task records of the kernel half.
 fn read_tasks(tasks: probes::Tasks, dispatch: &Dispatch, troubles: Troubles, emit: &Emit) {
     let (tasks, out, dispatch) = (Arc::new(Mutex::new(tasks)), emit.clone(), dispatch.clone());
     let session = async move || {
         let (tasks, out, dispatch) = (Arc::clone(&tasks), out.clone(), dispatch.clone());
         let read = move || {
-            // What a reader that panicked remembered of single tasks may be old: the next look settles it.
+            // A reader that panicked may leave old records of single tasks: the next look corrects them.
             tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &dispatch)
         };
         on_a_thread("tasks", read).await
@@ -390,7 +389,7 @@ fn watch_cni(config: &Config, emit: &Emit, readings: &Readings) {
     tokio::spawn(cni::run(config.cni.cache_dirs.clone(), emit.clone(), readings.clone()));
 }
 
-/// Whoever looks once subscribes to nothing.
+/// A single look (`Sight::Snapshots`) subscribes to nothing.
 fn ask_runtimes(
     config: &Config,
     sight: Sight,
@@ -403,7 +402,7 @@ fn ask_runtimes(
     runtime::start(settings, emit.clone(), readings.clone())
 }
 
-/// Asks for the mounts whenever the mount table has changed, and never otherwise.
+/// Requests a read of the mounts after each change of the mount table.
 fn watch_mounts(dispatch: &Dispatch, readings: &Readings, troubles: &Troubles, emit: &Emit) {
     let (dispatch, readings) = (dispatch.clone(), readings.clone());
     let session = async move || -> io::Result<()> {
@@ -411,15 +410,15 @@ fn watch_mounts(dispatch: &Dispatch, readings: &Readings, troubles: &Troubles, e
         loop {
             watch.changed().await?;
             dispatch.mounts();
-            // What changes meanwhile is told by the next round.
+            // The next round reports changes made during this pause.
             tokio::time::sleep(MOUNTS_SETTLE).await;
         }
     };
     tokio::spawn(keep(MOUNTS, troubles.clone(), emit.clone(), session));
 }
 
-/// Looks at all tasks every now and then although probes tell of them: events are hints, and this is what makes the
-/// map right where one was not told. Without end, but for a configuration that has it off.
+/// Looks at all tasks regularly although probes report them: events are hints, and the sweep repairs the map if an
+/// event was missed. Runs until the daemon ends; does nothing if the configuration disables it.
 async fn sweep(dispatch: Dispatch, every: std::time::Duration) {
     while !every.is_zero() {
         tokio::time::sleep(every).await;
@@ -427,7 +426,7 @@ async fn sweep(dispatch: Dispatch, every: std::time::Duration) {
     }
 }
 
-/// Looks every now and then at what nothing pushes on this kernel.
+/// Polls what this kernel does not report by events.
 pub(super) async fn tick(dispatch: Dispatch, has_bpf: bool, netns: bool, tasks: bool) {
     let mut turn = 0u32;
     let every = if has_bpf { WALK_EVERY } else { PROCFS_EVERY };

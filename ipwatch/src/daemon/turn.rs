@@ -1,9 +1,9 @@
-//! A turn of the daemon: the core takes in what has happened, or a question is answered from it.
+//! One turn of the daemon: the core applies what has happened, or answers one request.
 
 use super::core::{Asked, Core};
 use super::{answer, scrape};
 
-/// Waits for something to happen and deals with it. Cancel-safe: a question is answered as soon as it is taken.
+/// Waits for an event and handles it. Cancel-safe: a question is answered as soon as it is received.
 pub(super) async fn turn(core: &mut Core) {
     match core.wait().await {
         Asked::Nothing => {}

@@ -1,8 +1,9 @@
-//! Threads that take jobs, and what becomes of one that hangs.
+//! Threads that do jobs, and the replacement of a thread that hangs.
 //!
-//! Each kind of job has one thread. One whose read does not come back is left behind: another takes its jobs, and
-//! nobody reads what it hangs at ([`crate::reading`]). When it comes back it hands over what it found, as far as that
-//! still holds, and ends. One that ends by itself is told and replaced after a pause ([`super::restarts`]).
+//! Each kind of job has one thread. If a read of that thread hangs, the thread is left behind: a new thread takes
+//! over its jobs, and nobody reads the target at which it hangs ([`crate::reading`]). When the read returns, the old
+//! thread hands over those facts that still hold, and ends. A thread that ends with an error is reported and replaced
+//! after a pause ([`super::restarts`]).
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -15,7 +16,7 @@ use crate::fact::{BootNs, Fact, Observation, Origin, Presence};
 use crate::reading::{LOOK_EVERY, Readings, Slot, Target, Verdict};
 use crate::sources::Emit;
 
-/// A thread with a name that `ps -L` shows.
+/// Starts a thread whose name `ps -L` shows.
 pub(super) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -24,35 +25,35 @@ pub(super) fn spawn<T: Send + 'static>(
     thread.stack_size(512 * 1024).spawn(work)
 }
 
-/// One thread's part: its place, and the jobs that it shares with whoever takes over.
+/// One thread's side of a post: its slot, and the job queue that it shares with its successor.
 pub(super) struct Worker<J> {
     slot: Arc<Slot>,
     jobs: Arc<Mutex<Receiver<J>>>,
 }
 
 impl<J> Worker<J> {
-    /// The next job; `None` when the daemon goes down.
+    /// The next job; `None` if the daemon shuts down or this thread was left behind.
     pub(super) fn next(&self) -> Option<J> {
         if self.slot.is_left() {
             return None;
         }
-        // Nobody else waits here: who was left behind does not come back for a job.
+        // Nobody else holds this lock: a thread that was left behind does not return for a job.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
-    /// Does a job; what it hung at, if it was left behind.
+    /// Does a job. Also returns the target at which it hung, if this thread was left behind.
     pub(super) fn during<T>(&self, job: impl FnOnce() -> T) -> (T, Option<Target>) {
         self.slot.during(job)
     }
 }
 
-/// Why a thread is of no use any more. Without an error it ends when it was left behind, or the daemon goes down.
+/// How a thread ended: `Err` if it cannot go on; `Ok` if it was left behind or the daemon shuts down.
 pub(super) type Ended = Result<(), String>;
 
-/// Begins a thread's work.
+/// The main function of each thread of a post.
 type Begin<J> = dyn Fn(&Worker<J>) -> Ended + Send + Sync;
 
-/// The place of one thread after another.
+/// A position that is filled by one thread at a time.
 pub(super) struct Post<J> {
     name: &'static str,
     source: &'static str,
@@ -60,16 +61,17 @@ pub(super) struct Post<J> {
     jobs: Arc<Mutex<Receiver<J>>>,
     begin: Arc<Begin<J>>,
     slot: Arc<Slot>,
-    /// `None`: it is to be replaced, or the daemon is going down.
+    /// `None` if the thread is to be replaced, or the daemon is shutting down.
     thread: Option<JoinHandle<Ended>>,
     began: BootNs,
-    /// When another one is to begin.
+    /// When the next thread is to be started.
     due: Option<BootNs>,
     restarts: Restarts,
 }
 
 impl<J: Send + 'static> Post<J> {
-    /// Starts the first thread, which has the name of its place and works for `part`. `begin` is called on each.
+    /// Starts the first thread, which is named after the post and works for `restarts.part`. `begin` runs on each
+    /// thread.
     pub(super) fn start(
         name: &'static str,
         restarts: Restarts,
@@ -77,7 +79,7 @@ impl<J: Send + 'static> Post<J> {
         jobs: Receiver<J>,
         begin: impl Fn(&Worker<J>) -> Ended + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        // Whom a thread that hangs concerns: a place works for one source.
+        // The source to which a hang of this thread is attributed: a post works for one source.
         let source = restarts.part.sources.first().map_or(name, |source| source.as_str());
         let mut post = Self {
             name,
@@ -106,7 +108,7 @@ impl<J: Send + 'static> Post<J> {
     }
 
     fn replace(&mut self) {
-        // Whoever was here is left alone.
+        // Detaches the current thread.
         self.thread = None;
         if let Err(error) = self.hire() {
             self.ended(format!("no thread can be made: {error}"));
@@ -119,18 +121,18 @@ impl<J: Send + 'static> Post<J> {
     }
 }
 
-/// What there is to do about a place.
+/// What changed at a post.
 #[derive(Debug)]
 pub(super) enum News {
-    /// Another thread is in the place of one that hangs at this.
+    /// The thread was replaced because it hangs at this target.
     LeftBehind(Target),
-    /// Another thread is in the place of one that had ended, and works.
+    /// The thread was replaced after it had ended, and the new one works.
     Works(Part),
 }
 
-/// A place that is watched.
+/// A post as [`watch`] sees it.
 pub(super) trait Watched: Send {
-    /// Puts another thread in the place of one that hangs, or has ended.
+    /// Replaces a thread that hangs or has ended.
     fn look(&mut self) -> Option<News>;
 }
 
@@ -148,7 +150,7 @@ impl<J: Send + 'static> Watched for Post<J> {
         if self.due.take_if(|due| *due <= now).is_some() {
             self.replace();
         }
-        // A thread that has ended hangs at nothing, whatever it was at.
+        // If no thread is running, none can hang.
         self.thread.as_ref()?;
         if let Verdict::LeftBehind(target) = self.slot.hangs(now) {
             tracing::warn!("{target} does not answer: its reader is left behind");
@@ -159,9 +161,9 @@ impl<J: Send + 'static> Watched for Post<J> {
     }
 }
 
-/// Watches the threads until the daemon goes down. To be called on the main thread, whose netns is the host's: a new
-/// thread begins in the netns of the one that makes it (`copy_namespaces`, kernel/nsproxy.c). `again` has read anew
-/// what a thread that hangs may have been at.
+/// Watches the threads until the daemon shuts down. Must be called on the main thread, whose netns is the host's: a
+/// new thread inherits the netns of its creator (`copy_namespaces`, kernel/nsproxy.c). `again` is called after a
+/// thread was left behind: it requests a snapshot, because that thread's work is lost.
 pub(super) async fn watch(
     mut posts: Vec<Box<dyn Watched>>,
     troubles: Troubles,
@@ -186,15 +188,15 @@ pub(super) async fn watch(
     }
 }
 
-/// That a process is to be looked at, if it is one that does not answer, or does again.
+/// A fact that has a process looked at because reads of it hang, or have returned; `None` for other targets.
 pub(super) fn doubted(target: &Target) -> Option<Fact> {
     let Target::Process { pid, .. } = target else { return None };
     let what = Observation::ProcessDoubted { pid: *pid };
     Some(Fact { at: clock::now(), origin: Origin::Daemon, what })
 }
 
-/// What of a look that took long still holds: that the task has gone, or let go of its netns. The rest is as old as
-/// the read that hung.
+/// Keeps of a look that took long only what still holds: that the task has ended or has released its netns.
+/// Everything else is as old as the read that hung.
 pub(super) fn still_holds(mut facts: Vec<Fact>) -> Vec<Fact> {
     facts.retain(|fact| match &fact.what {
         Observation::Look { look, .. } => {

@@ -29,7 +29,7 @@ fn orphan() -> Holder {
     Holder::Orphan { text: "tcp a → b FIN_WAIT1".to_owned() }
 }
 
-/// Searches A and B, with a thread that answers so; what was found, in order.
+/// Searches A and B, with a thread that answers `told()`; returns the facts in order.
 fn searched(told: impl FnOnce() -> Option<Vec<Told>> + Send + 'static) -> Vec<Fact> {
     let (to, jobs) = sync_channel(1);
     let answering = std::thread::spawn(move || {
@@ -78,7 +78,7 @@ fn what_was_not_asked_is_not_known() {
 #[test]
 fn the_doors_are_what_was_found_and_the_handle() {
     let fd = Holder::Fd { pid: 3, fd: 4, comm: String::new() };
-    // The other pass knows a netns by its cookie.
+    // The other pass identifies a netns by its cookie.
     let beside = fact(Observation::Holder { netns: NetnsRef::cookie(1), holder: fd });
     let facts = [mount(A, "/a"), mount(B, "/b")];
     let through = Door::Mount { pid: 9, path: "/a".to_owned() };

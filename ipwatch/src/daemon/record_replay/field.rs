@@ -1,5 +1,5 @@
-//! The recordings of field cases in `recordings/`, which `cargo xtask recordings` makes: what the engine must find in
-//! each, and nothing else.
+//! The recordings of field cases in `recordings/`, made by `cargo xtask recordings`: the engine must find what
+//! `CASES` lists for each, and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ fn each_case_is_found_and_nothing_else() {
         let fired = findings.iter().filter(|finding| finding.firing_at.is_some());
         let fired: BTreeSet<&str> = fired.map(|finding| finding.code.as_str()).collect();
         assert_eq!(fired, expected.iter().copied().collect(), "{name}");
-        // What was only suspected is of the same cause; of a healthy node nothing is.
+        // Pending findings may only have the codes of firing ones; a healthy node must have none.
         let all: BTreeSet<&str> = findings.iter().map(|finding| finding.code.as_str()).collect();
         assert!(!expected.is_empty() || all.is_empty(), "{name}: {all:?}");
     }

@@ -1,4 +1,4 @@
-//! A recording on its way through a replay.
+//! Recordings and their replay.
 
 use super::*;
 use crate::engine::tests::{exiting, fact, look, snapshot};
@@ -6,7 +6,7 @@ use crate::finding::{ChangeKind, Finding, Status};
 
 const MS: u64 = 1_000_000;
 
-/// A recording of a process that hangs, with what the engine told meanwhile.
+/// A recording of a process that hangs, and the changes that the engine reported while it was recorded.
 fn record(settings: &Settings) -> (Vec<u8>, Vec<Change>) {
     let started = BootNs(MS);
     let (mut out, mut told) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Parts that end some times and then work, with short pauses.
+//! Parts that end a few times and then work, with short pauses.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -15,7 +15,7 @@ const PART: Part =
     Part { name: "the ear", sources: &[SourceName::Netlink, SourceName::Routes], is_vital: true };
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is kept, and everything that can be seen of it.
+/// A part under [`keep_at`], and all that is visible of it.
 struct Kept {
     troubles: Troubles,
     facts: mpsc::Receiver<Vec<Fact>>,
@@ -24,7 +24,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Ends by `end` for as long as that gives something, and works from then on.
+    /// Each session ends with the result of `end`; it runs on when `end` returns `None`.
     fn new(end: impl Fn(usize) -> Option<io::Result<()>> + Send + Sync + 'static) -> Self {
         let (emit, facts) = Emit::channel(64);
         let (troubles, starts) = (Troubles::default(), Arc::<AtomicUsize>::default());
@@ -43,7 +43,7 @@ impl Kept {
         batch.expect("it runs").remove(0).what
     }
 
-    /// Waits until the troubles are as wanted.
+    /// Waits until the troubles match.
     async fn until(&self, wanted: impl Fn(&[Trouble]) -> bool) -> Vec<Trouble> {
         let wait = async {
             loop {

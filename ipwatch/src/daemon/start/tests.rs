@@ -1,4 +1,4 @@
-//! What listens is started again, in a netns of the test's own that stands for the host's. Needs root.
+//! The netlink listener is restarted, in a netns that the test makes and uses as the host's. Needs root.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Threads that end some times and then work.
+//! Threads that end a few times and then work.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -15,7 +15,7 @@ const PACE: Pace = Pace {
 const PART: Part = Part { name: "the hand", sources: &[SourceName::Procfs], is_vital: true };
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A place whose threads begin by `begin` with the number of the thread, and then do jobs, which they send back.
+/// A post whose threads call `begin` with the number of the thread, then do jobs and send them back.
 fn post(
     begin: impl Fn(usize) -> Ended + Send + Sync + 'static,
 ) -> (Post<u32>, SyncSender<u32>, Receiver<u32>, Troubles) {
@@ -33,7 +33,7 @@ fn post(
     (post.unwrap(), jobs, came, troubles)
 }
 
-/// Looks until there is something to do.
+/// Looks until something has changed.
 fn news(post: &mut Post<u32>) -> News {
     for _ in 0..30_000 {
         if let Some(news) = post.look() {
