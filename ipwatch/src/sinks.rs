@@ -149,7 +149,7 @@ impl Sinks {
 /// What follows a text that was cut.
 const CUT: char = '…';
 
-/// A text of at most so many bytes. A quotation that is cut is ended.
+/// Truncates a text to `most` bytes; a quotation that is cut is closed.
 fn cut(mut text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -161,7 +161,7 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// A step of the finding `id` in one line of at most so many bytes. A command that does not fit is left out: a part of
+/// A step of the finding `id` in one line of at most `most` bytes. A command that does not fit is left out: a part of
 /// it would be another command.
 fn action(step: &Step, id: &str, most: usize) -> String {
     let line = escape(&step.line()).into_owned();

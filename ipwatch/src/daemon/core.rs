@@ -325,12 +325,12 @@ impl Core {
         self.engine.is_blind(code)
     }
 
-    /// Whether the first snapshot is complete.
+    /// Whether the first snapshot is complete, or has taken too long to wait for.
     pub(super) fn is_ready(&self) -> bool {
         self.engine.is_ready()
     }
 
-    /// Whether all sources have answered; readiness waits for that only for a limited time.
+    /// Whether the first snapshot is complete; readiness waits for that only for a limited time.
     pub(super) fn is_whole(&self) -> bool {
         self.engine.is_whole()
     }

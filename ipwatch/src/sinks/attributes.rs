@@ -126,7 +126,7 @@ pub(super) fn list<'a>(name: Name, items: impl Iterator<Item = &'a str>) -> KeyV
     KeyValue::new(name.as_str(), Value::Array(Array::String(items)))
 }
 
-/// Escapes control characters, because collectors print what they receive, and truncates. A quotation that is cut is ended.
+/// Escapes control characters, because collectors print what they receive, and truncates. A cut quotation is closed.
 pub(super) fn clean(value: &str) -> String {
     let cut = &value[..value.floor_char_boundary(TEXT)];
     let end = if cut.len() < value.len() { end_of_quotation(cut) } else { "" };

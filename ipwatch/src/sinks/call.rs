@@ -37,12 +37,12 @@ pub struct RunKey<'a> {
     pub task: TaskKey,
     /// The outermost run that it is within; itself, if it is within none.
     pub root: TaskKey,
-    /// Which boot it is in.
+    /// The boot it belongs to.
     pub boot_id: &'a str,
 }
 
 impl RunKey<'_> {
-    /// A link to its span.
+    /// A link to the span of this run.
     #[must_use]
     pub fn link(&self) -> Link {
         span::link((self.trace_id(), self.span_id(self.task)), "cni-call")
@@ -122,7 +122,7 @@ fn attributes(run: &Run, plugin: &str) -> Vec<KeyValue> {
     out
 }
 
-/// Of one that failed: its signal or its exit status, in words that are few.
+/// How a run failed: its signal or its exit status.
 fn how_it_failed(run: &Run) -> Option<String> {
     let end = run.entry.ended.filter(crate::map::CallEnd::failed)?;
     Some(match end.signal {

@@ -1,12 +1,12 @@
-//! Events in the cluster: what `kubectl describe pod` shows of a finding that fires, on the pod that it hurts.
+//! Kubernetes Events about firing findings, on the pod that is affected, as `kubectl describe pod` shows them.
 //!
-//! One Event for each finding, under a name made of its id: told again, by this run or the next, it is the same one,
-//! counted up. What waits is no queue but the findings that fire, each with the moment at which it is to be told
-//! next: the latest word of each, never two of one. An API server forgets Events after an hour, so they are
-//! told again as long as they hold.
+//! Each finding has one Event, whose name is derived from the finding's id. A repetition, by this run or the next,
+//! updates this Event and increments its count. There is no queue of Events: the firing findings are kept, each with
+//! its newest note and the time at which it is sent next. An API server deletes Events after an hour, so they are
+//! repeated for as long as the finding fires.
 //!
-//! - `note`: what an Event says.
-//! - `recorder`: the task that tells.
+//! - `note`: the contents of an Event.
+//! - `recorder`: the task that sends Events.
 
 mod note;
 mod recorder;
@@ -34,21 +34,21 @@ use crate::sources::kubernetes::Credentials;
 
 /// Name of the sink, for metrics and `doctor`.
 pub const NAME: &str = "kubernetes_events";
-/// Most findings that are told of at one time.
+/// Maximum number of findings that have an Event at the same time.
 const MOST: usize = 512;
-/// How long the end may take.
+/// Time limit of the shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// How often, and how patiently.
+/// Intervals and limits.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// To open the way, and for one answer.
+    /// Timeout of connecting, and of one answer.
     answer: Duration,
-    /// What still holds is told again after this.
+    /// Interval at which the Event of a finding that still fires is repeated.
     again: Duration,
     /// First and longest pause after a failure, jittered by half.
     retry: (Duration, Duration),
-    /// As client-go's recorder: so many at once, and one more in each of these.
+    /// Rate limit as in client-go's recorder: a burst of this many, then one each `each`.
     burst: u32,
     each: Duration,
 }
@@ -69,8 +69,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts the task that tells, by this way in. `node`: what this node is called in the cluster. To be
-    /// called within the runtime of tokio.
+    /// Starts the task that sends Events with these credentials. `node`: the name of this node in the cluster. Must
+    /// be called within a tokio runtime.
     pub(crate) fn start(door: Credentials, node: String) -> Self {
         Self::at_pace(door, node, Pace::default())
     }
@@ -81,9 +81,9 @@ impl Events {
         Self { node, shared, task }
     }
 
-    /// Takes a finding as it is now. Never waits.
+    /// Takes the current state of a finding. Never blocks.
     pub fn publish(&self, finding: &Finding) {
-        // One that somebody knows is not repeated.
+        // An acknowledged finding is not repeated.
         if finding.status == Status::Firing && finding.acked.is_none() {
             self.shared.firing(&finding.id, Note::of(finding, &self.node));
         } else {
@@ -91,13 +91,13 @@ impl Events {
         }
     }
 
-    /// What became of them, and how many attempts failed.
+    /// Events sent, dropped and waiting, and failed attempts.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.counters()
     }
 
-    /// How it stands, for people.
+    /// Status and a description for people.
     #[must_use]
     pub fn standing(&self) -> (SourceStatus, String) {
         let Counters { count: Count { exported, dropped, waiting }, .. } = self.counters();
@@ -110,7 +110,7 @@ impl Events {
         }
     }
 
-    /// Tells what waits, for two seconds at most. What is left then is counted as dropped.
+    /// Sends what waits, for two seconds at most. What is left is counted as dropped.
     pub async fn shutdown(mut self) -> Counters {
         self.shared.lock().ending = true;
         self.shared.news.notify_one();
@@ -127,33 +127,33 @@ impl Events {
     }
 }
 
-/// What became of all.
+/// Counters of this sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Of the Events: taken by the API server, dropped, waiting.
+    /// Events accepted by the API server, dropped and waiting.
     pub count: Count,
     /// Failed attempts.
     pub failures: u64,
 }
 
-/// What the core and the task share.
+/// The state shared by the core and the task.
 #[derive(Debug, Default)]
 struct Shared {
     inner: Mutex<Inner>,
-    /// There is something to tell, or the end was asked for.
+    /// Notified when there is something to send, and on shutdown.
     news: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By the finding's id.
+    /// Firing findings, by id.
     firing: BTreeMap<String, Told>,
     told: u64,
     dropped: u64,
     failures: u64,
     trouble: Option<String>,
     ending: bool,
-    /// The id of the one that is being told. What becomes of it is counted when that is known, also if it has
+    /// Id of the finding whose Event is being sent. Its outcome is counted when it is known, even if the finding has
     /// ended meanwhile.
     telling: Option<String>,
 }
@@ -162,13 +162,13 @@ struct Inner {
 #[derive(Debug)]
 struct Told {
     note: Arc<Note>,
-    /// When it is to be told next.
+    /// When its Event is sent next.
     due: Instant,
-    /// How often it was told; 0 where that is not known.
+    /// How often its Event was sent; 0 if unknown.
     count: u32,
 }
 
-/// One to be told.
+/// An Event to send.
 #[derive(Debug, Clone)]
 struct Job {
     id: String,
@@ -187,7 +187,7 @@ impl Shared {
                 if *known.note == note {
                     return;
                 }
-                // Of another pod it is another Event.
+                // Another pod has another Event.
                 if known.note.path() != note.path() {
                     known.count = 0;
                 }
@@ -210,7 +210,7 @@ impl Shared {
         }
     }
 
-    /// The one that waits for longest; else when to look again, if ever.
+    /// The Event that has been due for longest; else when the next is due, if any.
     fn next(&self) -> Result<Job, Option<Instant>> {
         let mut inner = self.lock();
         let Some((id, told)) = inner.firing.iter().min_by_key(|(_, told)| told.due) else {
@@ -224,7 +224,7 @@ impl Shared {
         Ok(job)
     }
 
-    /// It was told, so often by now. Whether that is news.
+    /// Records that the Event was sent, `count` times by now. Returns whether attempts had failed before.
     fn told(&self, job: &Job, count: u32, again: Instant) -> bool {
         let mut inner = self.lock();
         inner.told += 1;
@@ -232,7 +232,8 @@ impl Shared {
         inner.trouble.take().is_some()
     }
 
-    /// It is refused for good, or until `again`. Whether that is news.
+    /// Records that the server refused the Event; it is not tried before `again`. Returns whether this is the first
+    /// failure since the last success.
     fn refused(&self, job: &Job, why: String, again: Instant) -> bool {
         let mut inner = self.lock();
         inner.dropped += 1;
@@ -240,14 +241,16 @@ impl Shared {
         inner.failed(why)
     }
 
-    /// There is nowhere to tell it, until `again`: no trouble of the server's.
+    /// Records that the Event's namespace does not exist; it is not tried before `again`. The sink is not degraded by
+    /// that.
     fn dropped(&self, job: &Job, again: Instant) {
         let mut inner = self.lock();
         inner.dropped += 1;
         inner.settle(job, job.count, again);
     }
 
-    /// An attempt failed that is made again, if the finding still fires. Whether that is news.
+    /// Records a failed attempt, which is repeated if the finding still fires. Returns whether this is the first
+    /// failure since the last success.
     fn failed(&self, job: &Job, why: String) -> bool {
         let mut inner = self.lock();
         inner.telling = None;
@@ -257,7 +260,8 @@ impl Shared {
         inner.failed(why)
     }
 
-    /// Nobody waits for the answer any more. What still fires is counted as waiting.
+    /// On shutdown: the outcome of the Event in flight will not be known. If its finding still fires, it already
+    /// counts as waiting.
     fn given_up(&self) {
         let mut inner = self.lock();
         if inner.telling.take().is_some_and(|id| !inner.firing.contains_key(&id)) {
@@ -278,7 +282,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing under this lock can stop half-way.
+        // No code under this lock panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -291,7 +295,7 @@ impl Inner {
 
     fn settle(&mut self, job: &Job, count: u32, again: Instant) {
         self.telling = None;
-        // It may be over by now, or have become another one.
+        // The finding may have ended, or have changed meanwhile.
         let Some(told) = self.firing.get_mut(&job.id) else { return };
         if told.note.path() == job.note.path() {
             told.count = count;

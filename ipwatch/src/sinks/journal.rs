@@ -1,4 +1,4 @@
-//! Findings in the log: one line each on stderr, or an entry of fields where the journal reads it.
+//! Logs findings: one line each on stderr, or an entry with fields if stderr is connected to the journal.
 
 pub mod entry;
 mod native;
@@ -12,10 +12,10 @@ use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Finding, Severity, Status};
 use crate::remedy::said;
 
-/// The log line's target: `RUST_LOG=ipwatch::finding=warn` picks these lines alone.
+/// The target of the log lines: `RUST_LOG=ipwatch::finding=warn` selects only these.
 pub const TARGET: &str = "ipwatch::finding";
 
-/// Writes one line, or one entry. A finding that is over is no alarm, whatever it was before.
+/// Writes one line or one entry. A resolved finding is logged as information, whatever its severity was.
 pub fn write(change: &Change) {
     // The level is part of a static description of the line, so each needs a call of its own.
     macro_rules! line {
@@ -55,8 +55,7 @@ pub fn write(change: &Change) {
     }
 }
 
-/// The line as a person reads it: `opened: ip-held-by-stuck-process 10.0.3.17 of shop/api-0, held by
-/// pid 812 java`.
+/// The line for people: `opened: ip-held-by-stuck-process 10.0.3.17 of shop/api-0, held by pid 812 java`.
 pub(super) fn sentence(change: &Change) -> String {
     let finding = &change.finding;
     let mut line = String::new();
@@ -88,7 +87,7 @@ pub(super) fn sentence(change: &Change) -> String {
     line
 }
 
-/// The IP that it is about, else the network where it is about one.
+/// The IP of the finding, or its network if it is about one.
 pub(super) fn about(finding: &Finding) -> Option<String> {
     let subject = &finding.subject;
     if let Some(ip) = subject.ip {
@@ -103,7 +102,7 @@ pub(super) fn pod(finding: &Finding) -> Option<String> {
     named(finding).map(|name| escape(&name).into_owned())
 }
 
-/// The pod's name, as it is.
+/// The pod's name, unescaped.
 fn named(finding: &Finding) -> Option<String> {
     let pod = finding.subject.pod.as_ref()?;
     let name = pod.name.as_deref()?;

@@ -193,7 +193,8 @@ pub(super) mod tests {
         assert_eq!(findings[0].value, Some(Value::AsInt(3)));
         assert_eq!(findings[0].attributes[0], (&text(names::FINDING_CODE, "ip-duplicate")).into());
         assert_eq!((findings[0].start_time_unix_nano, findings[0].time_unix_nano), (1, 2));
-        // One point for each kind, also of what is not sent: a counter that appears late is not seen to rise.
+        // One point for each kind, even if its count is 0: a counter that appears late does not show its first
+        // increase.
         assert_eq!(data(&all[2]).len(), Kind::ALL.len());
     }
 }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::sinks::tests::everything_sent;
 
-    /// What stands in backquotes at the beginning of a table's rows.
+    /// The names in backquotes at the beginning of the table's rows.
     fn documented() -> BTreeSet<String> {
         let page = include_str!("../../../docs/telemetry.md");
         let (_, table) = page.split_once("## Attributes").unwrap();

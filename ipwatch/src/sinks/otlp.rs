@@ -4,7 +4,7 @@
 //! every item as exported or dropped. The SDK's batch processors and exporter traits cannot: ARCHITECTURE.md,
 //! "Telemetry and the OpenTelemetry SDK", says why.
 //!
-//! - `config`: `[otlp]` and the `OTEL_*` variables; `route`: what they come to, checked.
+//! - `config`: `[otlp]` and the `OTEL_*` variables; `route`: the settings that result, checked.
 //! - `tls`, `dial`, `http`, `transport`: one request and its answer.
 //! - `exporter`: the task that sends.
 
@@ -48,34 +48,32 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 /// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// It is no address of a collector.
+    /// The endpoint is not a valid address.
     #[error(
         "OTLP endpoint {endpoint:?}: {why}; write it as http://HOST:4317 or https://HOST:4317 (gRPC), \
          http://HOST:4318 with protocol http/protobuf, or unix:///PATH"
     )]
     Endpoint {
-        /// What was written, without a password.
+        /// The endpoint as written, without a password.
         endpoint: String,
-        /// What is wrong with it.
         why: String,
     },
-    /// A header that cannot be sent. Its value is not shown.
+    /// An invalid header. Its value is not shown.
     #[error("OTLP header {name:?}: {why}")]
     Header {
         name: String,
         /// What is wrong with it.
         why: String,
     },
-    /// A file of certificates or of a key.
+    /// A file with certificates or a key that cannot be used.
     #[error(
         "OTLP: {path}: {why}; see to it, or to ca_file, client_cert_file and client_key_file of [otlp]"
     )]
     File {
         path: PathBuf,
-        /// What is wrong with it.
         why: String,
     },
-    /// Anything else, in a whole sentence.
+    /// Any other setting, as a whole sentence.
     #[error("OTLP: {0}")]
     Setting(String),
 }

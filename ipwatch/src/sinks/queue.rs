@@ -335,14 +335,14 @@ mod tests {
         Item::Span(Kind::Findings, Box::new(span))
     }
 
-    /// A small one, so that it is their number that is too high.
+    /// A small span, so that the number of items is the limit.
     fn call() -> Item {
         let mut run = run(7, None);
         run.entry.call.pod = None;
         Item::Span(Kind::Calls, Box::new(call::span(&run)))
     }
 
-    /// The one that goes next.
+    /// The finding that is sent next.
     fn first(queue: &Queue) -> String {
         let taken = queue.take(1);
         let [Item::Span(Kind::Findings, span)] = &taken[..] else { panic!("{taken:?}") };
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn the_oldest_goes_first_and_is_counted() {
         let queue = Queue::default();
-        // Small ones, so that it is their number that is too high.
+        // Small spans, so that the number of items is the limit.
         for n in 0..MOST + 3 {
             let held = tenure::span(&tenure::tests::held(None));
             queue.push(Item::Span(Kind::Tenures, Box::new(held)));
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(tenures.waiting + tenures.dropped, MOST as u64 + 3);
         assert!(tenures.dropped >= 3 && most > 0);
         assert_eq!(first(&queue), "0");
-        // Taken is still waiting, until it is settled.
+        // Items in flight count as waiting until they are settled.
         assert_eq!(queue.counters().of(Kind::Findings).waiting, 5);
         queue.settle(1, 0);
         let findings = queue.counters().of(Kind::Findings);
@@ -400,7 +400,7 @@ mod tests {
         (0..10).for_each(|n| queue.push(huge(&n.to_string(), most / 4)));
         assert_eq!(queue.counters().of(Kind::Findings).waiting, 3);
         assert_eq!(queue.counters().of(Kind::Findings).dropped, 7);
-        // One alone is never too many: it would be lost although there is nothing else.
+        // A single item always fits: otherwise it would be lost although the queue is empty.
         queue.push(huge("huge", most * 2));
         assert_eq!(first(&queue), "huge");
     }

@@ -144,7 +144,7 @@ pub(super) fn span(change: &Change, links: &[Link]) -> SpanData {
     span
 }
 
-/// Warnings and critical findings are errors, so that searches for failed traces find them.
+/// Warnings and critical findings have the status Error, so that searches for failed traces find them.
 fn outcome(finding: &Finding) -> Status {
     match finding.severity {
         Severity::Info => Status::Unset,
@@ -160,7 +160,7 @@ fn event(evidence: &Evidence) -> Event {
     Event::new("ipwatch.evidence", attributes::moment(nanos(&evidence.at)), attributes, 0)
 }
 
-/// What happened between the beginning and the end, as far as the finding remembers it.
+/// The times at which the finding fired and was acknowledged.
 fn milestones(finding: &Finding) -> Vec<Event> {
     let fired = finding.firing_at.as_deref().map(|at| ("ipwatch.finding.firing", at));
     let acked = finding.acked.as_ref().map(|ack| ("ipwatch.finding.acked", ack.at.as_str()));
@@ -168,7 +168,8 @@ fn milestones(finding: &Finding) -> Vec<Event> {
     fired.into_iter().chain(acked).map(event).collect()
 }
 
-/// The attributes of a change, for its span and its log record. What to do is told once, when the finding fires.
+/// The attributes of a change, for its span and its log record. The remediation is included once, when the finding
+/// fires.
 pub(super) fn attributes(change: &Change) -> Vec<KeyValue> {
     let finding = &change.finding;
     let subject = &finding.subject;

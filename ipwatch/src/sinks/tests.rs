@@ -8,13 +8,13 @@ pub(crate) fn opened(id: &str) -> Change {
     Change::new(ChangeKind::Opened, finding(id))
 }
 
-/// What the journal and an Event say of it.
+/// The texts about the finding in the journal and in an Event.
 pub(crate) fn sentences(finding: Finding) -> [String; 2] {
     let event = super::events::message(&finding);
     [super::journal::sentence(&Change::new(ChangeKind::Opened, finding)), event]
 }
 
-/// Every text of a change that leaves the node or is logged, by where it stands.
+/// Every text of a change that leaves the node or is logged, with the name of its place.
 pub(crate) fn texts(change: &Change) -> Vec<(String, String)> {
     use super::{events, journal, log_record, span};
     use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
@@ -50,7 +50,7 @@ pub(crate) fn texts(change: &Change) -> Vec<(String, String)> {
     all
 }
 
-/// The same, firing.
+/// The same finding, firing.
 pub(super) fn updated(id: &str) -> Change {
     let mut change = opened(id);
     change.change = ChangeKind::Updated;
@@ -59,7 +59,7 @@ pub(super) fn updated(id: &str) -> Change {
     change
 }
 
-/// The same, over.
+/// The same finding, resolved.
 pub(super) fn resolved(id: &str) -> Change {
     let mut change = updated(id);
     change.change = ChangeKind::Resolved;
@@ -68,7 +68,7 @@ pub(super) fn resolved(id: &str) -> Change {
     change
 }
 
-/// A change that carries all it can.
+/// A change with every optional field set.
 pub(super) fn full() -> Change {
     let mut change = resolved("a");
     let finding = &mut change.finding;
@@ -83,7 +83,7 @@ pub(super) fn full() -> Change {
     change
 }
 
-/// One that is about two reservations.
+/// A finding about two reservations.
 pub(crate) fn of_two_reservations(id: &str) -> Change {
     let mut change = opened(id);
     let reserved = |ip: &str| crate::contract::Reserved {
@@ -103,7 +103,7 @@ pub(crate) fn of_two_reservations(id: &str) -> Change {
     change
 }
 
-/// The name of every attribute that anything sends which carries all it can.
+/// The names of all attributes of a change, a run, a teardown and a tenure with every optional field set.
 pub(super) fn everything_sent() -> BTreeSet<String> {
     use super::{attributes, call, log_record, metrics, span, teardown, tenure};
     use opentelemetry::KeyValue;

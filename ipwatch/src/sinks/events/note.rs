@@ -1,4 +1,4 @@
-//! What an Event says of a finding, and on which object. Pure.
+//! The contents of an Event about a finding, and its object. Pure.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -8,17 +8,17 @@ use crate::finding::{Code, Finding, Severity};
 use crate::remedy::before_command;
 use crate::sinks::{action, cut, journal};
 
-/// Longest message, in bytes: the API server takes no more.
+/// Maximum length of the message, in bytes: a limit of the API server.
 const MOST: usize = 1024;
-/// Longest part of it that is taken from one text.
+/// Maximum length of one text within the message, in bytes.
 const PART: usize = 400;
-/// Where Events about a node are kept.
+/// The namespace of Events about nodes.
 const OF_NODES: &str = "default";
 
 /// One Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Note {
-    /// Its own, which makes it the same one after a restart.
+    /// Derived from the finding, so that it stays the same after a restart.
     name: String,
     namespace: String,
     about: Value,
@@ -45,12 +45,12 @@ impl Note {
         }
     }
 
-    /// Where the Events of its namespace are.
+    /// Path of the Events of the namespace.
     pub(super) fn all(&self) -> String {
         format!("/api/v1/namespaces/{}/events", self.namespace)
     }
 
-    /// Where it is itself.
+    /// Path of this Event.
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.all(), self.name)
     }
@@ -74,7 +74,8 @@ impl Note {
         })
     }
 
-    /// What of it is new when it is told again. `count`: unknown where an earlier run told it.
+    /// The patch for a repetition. `count` is `None` if an earlier run created the Event, because its count is
+    /// unknown.
     pub(super) fn again(&self, now: &str, count: Option<u32>) -> Value {
         let mut patch = json!({ "type": self.kind, "message": self.message, "lastTimestamp": now });
         if let Some(count) = count {
@@ -84,7 +85,7 @@ impl Note {
     }
 }
 
-/// The pod that is hurt, else the node; and the namespace, which must be the object's.
+/// The affected pod, or the node; and the namespace of the Event, which must be that of its object.
 fn about(finding: &Finding, node: &str) -> (String, Value) {
     let pod = finding.subject.pod.as_ref();
     let names = pod.and_then(|pod| {
@@ -104,7 +105,7 @@ fn about(finding: &Finding, node: &str) -> (String, Value) {
     (OF_NODES.to_owned(), about)
 }
 
-/// A name that Kubernetes can have given: it goes into a path.
+/// The name, if it is a valid Kubernetes name: it becomes part of a path.
 fn label(name: &str, most: usize) -> Option<&str> {
     let fits =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
@@ -112,8 +113,8 @@ fn label(name: &str, most: usize) -> Option<&str> {
     (starts && name.len() <= most && name.bytes().all(fits)).then_some(name)
 }
 
-/// By the finding's id; and by node and object, for a range has the same id on each node, and another pod's Event is
-/// another one.
+/// The Event's name: the finding's id, and a hash of node and object, because a finding about a cluster-wide range
+/// has the same id on each node, and a finding that moves to another pod needs another Event.
 fn name(id: &str, node: &str, about: &Value) -> String {
     let mut hash = Sha256::new();
     hash.update(node);
@@ -132,7 +133,7 @@ fn reason(code: Code) -> String {
     code.as_str().split('-').map(upper).collect()
 }
 
-/// What it is about, who holds it, what will break, and what to do first.
+/// The finding's subject, its holder, the impact, and the first remediation step.
 pub(in crate::sinks) fn message(finding: &Finding) -> String {
     let mut parts = Vec::new();
     let about = journal::about(finding);
@@ -159,7 +160,7 @@ pub(in crate::sinks) fn message(finding: &Finding) -> String {
     cut(parts.join(" "), MOST)
 }
 
-/// A date without its fraction, as Events have it.
+/// A date without fractions of a second, as in Events.
 pub(super) fn seconds(date: &str) -> String {
     match date.split_once('.') {
         Some((date, _)) => format!("{date}Z"),
@@ -259,7 +260,7 @@ mod tests {
                 "{message}"
             );
         }
-        // Its words as well are too long: they are cut, within quotes even.
+        // If the words alone are too long, they are cut, even within quotes.
         let message = next(&format!("Free \"{}\"", "x ".repeat(500)), Some("rm /x"), 4000);
         assert!(!message.contains("rm /x"), "{message}");
         assert!(message.contains("Next: Free \"x x"), "{message}");

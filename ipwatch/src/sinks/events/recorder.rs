@@ -1,4 +1,4 @@
-//! The task that tells the API server: one Event after the other, as often as it takes, and no faster than it may.
+//! The task that sends Events to the API server, one at a time, with retries and a rate limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::escape::escape;
 use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::kubernetes::{Api, ApiError, Content, Credentials};
 
-/// What is asked for, for people.
+/// Name of the request, for messages.
 const WHAT: &str = "an Event";
-/// Longest answer: the Event, and who has changed it.
+/// Maximum size of an answer, in bytes: the Event and its managed fields.
 const ANSWER: usize = 64 << 10;
-/// Longest that the server may ask us to wait.
+/// Upper limit of a `Retry-After` of the server.
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
 pub(super) struct Recorder {
@@ -29,7 +29,7 @@ pub(super) struct Recorder {
     bucket: Bucket,
 }
 
-/// Of an Event that is there already.
+/// The part of an existing Event that is read.
 #[derive(Deserialize)]
 struct There {
     #[serde(default)]
@@ -41,7 +41,7 @@ impl Recorder {
         Self { door, pace, shared, api: None, bucket: Bucket::full(pace.burst, pace.each) }
     }
 
-    /// Until the end is asked for and nothing waits.
+    /// Runs until shutdown is requested and no Event is due.
     pub(super) async fn run(mut self) {
         let mut pauses = Pauses::new(self.pace.retry);
         loop {
@@ -65,7 +65,7 @@ impl Recorder {
                 Err(error) => error,
             };
             if is_of_no_namespace(&error) {
-                // Of a pod of another cluster, or of a namespace that has gone: the server takes all others.
+                // The namespace belongs to another cluster, or was deleted. The server still accepts other Events.
                 self.shared.dropped(&job, self.again());
                 continue;
             }
@@ -78,7 +78,7 @@ impl Recorder {
             if self.shared.is_ending() {
                 return;
             }
-            // With the credentials as they are then.
+            // The next attempt reads the credentials again.
             self.api = None;
             let asked = match &error {
                 ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
@@ -88,7 +88,7 @@ impl Recorder {
         }
     }
 
-    /// When what still holds is told again.
+    /// When the Event is repeated if the finding still fires.
     fn again(&self) -> Instant {
         Instant::now() + jittered(self.pace.again)
     }
@@ -97,14 +97,14 @@ impl Recorder {
         let news = self.shared.news.notified();
         match due {
             None => news.await,
-            // Either outcome means the same: look again.
+            // In either case look again.
             Some(due) => {
                 let _ = tokio::time::timeout_at(due, news).await;
             }
         }
     }
 
-    /// Waits, but not beyond the end of the daemon.
+    /// Waits, or returns early on shutdown.
     async fn hold(&self, wait: Duration) {
         let ending = async {
             while !self.shared.is_ending() {
@@ -114,7 +114,7 @@ impl Recorder {
         let _ = tokio::time::timeout(wait, ending).await;
     }
 
-    /// How often it was told, with this time.
+    /// Creates or updates the Event. Returns how often it was sent, including this time.
     async fn tell(&mut self, job: &Job) -> Result<u32, ApiError> {
         let note = &*job.note;
         let now = seconds(&jiff::Timestamp::now().to_string());
@@ -122,7 +122,7 @@ impl Recorder {
         if count == 0 {
             match self.create(note, &now, 1).await {
                 Err(ApiError::Refused { code: 409, .. }) => {
-                    // An earlier run told it. How often, the answer says.
+                    // An earlier run created it. The answer has its count.
                     let there = self.patch(note, note.again(&now, None)).await?;
                     count = there.max(1);
                 }
@@ -131,7 +131,7 @@ impl Recorder {
         }
         count = count.saturating_add(1);
         match self.patch(note, note.again(&now, Some(count))).await {
-            // It was forgotten meanwhile.
+            // The server deleted it meanwhile.
             Err(ApiError::Refused { code: 404, .. }) => self.create(note, &now, count).await,
             done => done.map(|_| count),
         }
@@ -143,7 +143,7 @@ impl Recorder {
         Ok(count)
     }
 
-    /// How often the server says that it was told.
+    /// Patches the Event. Returns the count in the answer.
     async fn patch(&mut self, note: &Note, patch: Value) -> Result<u32, ApiError> {
         let kind = "application/merge-patch+json";
         let answer = self.ask(Method::PATCH, &note.path(), kind, &patch).await?;
@@ -165,22 +165,22 @@ impl Recorder {
         };
         let content = Content { method, kind, bytes: object.to_string().into_bytes() };
         let answer = self.api.insert(api).send(WHAT, path, content, limit).await?;
-        // All of it, so that the connection can be used again.
+        // Read the whole answer, so that the connection can be reused.
         answer.whole(ANSWER, limit).await
     }
 }
 
-/// Whether the server has not got the namespace that an Event is to be made in.
+/// Whether the namespace of the Event does not exist.
 fn is_of_no_namespace(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code: 404, .. })
 }
 
-/// Whether the same would be refused again: no right, or a namespace that is being deleted.
+/// Whether a retry would be refused again: no permission, or a namespace that is being deleted.
 fn for_good(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code: 400..=499, .. })
 }
 
-/// One line when it begins to fail, not one for each attempt.
+/// Logs the first failure, not each attempt.
 fn report(error: &ApiError, news: bool, fate: &str) {
     if news {
         let why = error.to_string();
@@ -188,12 +188,12 @@ fn report(error: &ApiError, news: bool, fate: &str) {
     }
 }
 
-/// How many may be told now.
+/// Token bucket of the rate limit.
 #[derive(Debug)]
 struct Bucket {
     each: Duration,
     most: u32,
-    /// When it is full again. Each that is taken puts it off.
+    /// When the bucket is full again. Each token that is taken postpones this.
     full: Instant,
 }
 
@@ -202,7 +202,7 @@ impl Bucket {
         Self { each, most, full: Instant::now() }
     }
 
-    /// Takes one: how long to wait for it.
+    /// Takes a token. Returns how long to wait before it may be used.
     fn take(&mut self) -> Duration {
         let now = Instant::now();
         self.full = self.full.max(now) + self.each;

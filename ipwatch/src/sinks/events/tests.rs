@@ -1,5 +1,5 @@
-//! Against an API server that keeps Events as a real one does: made once, then patched, then forgotten. A fake
-//! one: with a real kube-apiserver it runs end to end.
+//! The sink against a fake API server, which keeps Events as a real one does: they are created once, then patched,
+//! then deleted. The end-to-end tests use a real kube-apiserver.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::sinks::tests::{opened, resolved, updated};
 
-/// Bounds a wait; no test depends on how long it really takes.
+/// Bounds a wait; no test depends on the real duration.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -26,9 +26,9 @@ struct State {
     events: BTreeMap<String, Value>,
     /// Method and path of each request.
     asked: Vec<String>,
-    /// What is answered first, instead.
+    /// Statuses to answer first.
     refusals: VecDeque<u16>,
-    /// Answers wait until this is taken back.
+    /// No request is answered while this is set.
     held: bool,
 }
 
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// The one Event, once it is like this.
+    /// The one Event, once it fits.
     async fn until(&self, fits: impl Fn(&Value) -> bool) -> Value {
         let wait = async {
             loop {
@@ -130,7 +130,7 @@ fn pace() -> Pace {
     Pace { answer: PATIENCE, again: PATIENCE * 10, retry: (ms(20), ms(40)), ..Pace::default() }
 }
 
-/// The sink against this server.
+/// The sink with this server.
 fn run(url: &str, pace: Pace) -> (Events, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config");
@@ -161,7 +161,7 @@ async fn a_finding_that_fires_is_one_event_however_often_it_is_told() {
     events.publish(&finding);
     let event = cluster.until(|event| event["count"] == 1).await;
     assert_eq!(event["involvedObject"]["name"], "api-0");
-    // The same again is no news; another holder is.
+    // An unchanged finding is not sent again; another holder is.
     events.publish(&finding);
     finding.holders[0].pid = Some(900);
     events.publish(&finding);
@@ -175,7 +175,7 @@ async fn a_finding_that_fires_is_one_event_however_often_it_is_told() {
     assert_eq!((state.events.len(), methods), (1, vec!["POST", "PATCH"]));
 }
 
-/// Told or dropped, and never both.
+/// Either sent or dropped, never both.
 #[tokio::test]
 async fn what_ends_before_the_answer_is_counted_once() {
     for (refusals, ends) in [(vec![], (1, 0, 0)), (vec![503], (0, 1, 1))] {
@@ -273,7 +273,7 @@ async fn a_storm_is_told_no_faster_than_it_may_and_its_rest_is_counted() {
     cluster.until_asked(5).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(cluster.state().asked.len(), 5);
-    // The rest may be told later, but there is no later.
+    // What is still queued counts as dropped on shutdown.
     let counters = events.shutdown().await;
     let Count { exported, dropped, waiting } = counters.count;
     assert_eq!((exported, dropped, waiting), (5, MOST as u64 - 5 + 7, 0));
@@ -285,7 +285,7 @@ async fn nobody_there_costs_nobody_anything() {
     (0..MOST + 1).for_each(|n| events.publish(&updated(&n.to_string()).finding));
     counted(&events, |counters| counters.failures > 1).await;
     assert_eq!(events.counters().count.waiting, MOST as u64);
-    // What is over before anybody could be told is lost, too.
+    // A finding that ends before its Event could be sent counts as dropped, too.
     events.publish(&resolved("7").finding);
     assert_eq!(events.counters().count.dropped, 2);
     assert!(events.standing().1.contains("refused"), "{:?}", events.standing());

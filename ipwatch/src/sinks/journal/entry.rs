@@ -1,6 +1,6 @@
-//! A change of a finding as the fields of a journal entry. Pure.
+//! The fields of a journal entry about a change of a finding. Pure.
 //!
-//! `MESSAGE_ID` leads `journalctl -x` to the runbook, by `deploy/systemd/ipwatch.catalog`.
+//! By `MESSAGE_ID`, `journalctl -x` shows the runbook from `deploy/systemd/ipwatch.catalog`.
 
 use sha2::{Digest as _, Sha256};
 
@@ -9,10 +9,10 @@ use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Code, Finding, Severity};
 use crate::sinks::cut;
 
-/// No field is longer: an entry must fit into a datagram.
+/// Maximum length of a field, in bytes: an entry must fit into a datagram.
 const LONGEST: usize = 8 * 1024;
 
-/// The fields, in this order. What is unknown is absent. Everything is escaped: journalctl prints to
+/// The fields, in this order; unknown fields are left out. All values are escaped, because journalctl prints to
 /// terminals.
 #[must_use]
 pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
@@ -49,7 +49,7 @@ pub fn fields(change: &Change) -> Vec<(&'static str, String)> {
     fields.into_iter().map(|(name, value)| (name, cut(value, LONGEST))).collect()
 }
 
-/// What to do, a line each. A line that does not fit is left out, for a part of a command is another command.
+/// The remediation steps, one a line. A line that does not fit is left out: a part of a command is another command.
 fn actions(finding: &Finding) -> String {
     let advice = finding.advice();
     let lines: Vec<String> = advice.iter().map(|step| escape(&step.line()).into_owned()).collect();
@@ -72,7 +72,7 @@ fn actions(finding: &Finding) -> String {
 fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<String>)) {
     let subject = &finding.subject;
     let text = |text: &Option<String>| text.as_deref().map(|text| escape(text).into_owned());
-    // A field may stand in an entry several times: `journalctl IPWATCH_IP=` finds each of them.
+    // A field may occur several times in an entry: `journalctl IPWATCH_IP=` matches each.
     subject.ips().for_each(|ip| optional("IPWATCH_IP", Some(ip.to_string())));
     if let Some(netns) = &subject.netns {
         optional("IPWATCH_NETNS", netns.inode.map(|inode| inode.to_string()));
@@ -89,7 +89,7 @@ fn subject(finding: &Finding, optional: &mut impl FnMut(&'static str, Option<Str
     }
 }
 
-/// The syslog priority. `crit` is what may page a person.
+/// The syslog priority. Only findings that page have `crit`.
 fn priority(change: &Change) -> u8 {
     const CRITICAL: u8 = 2;
     const WARNING: u8 = 4;
@@ -103,7 +103,7 @@ fn priority(change: &Change) -> u8 {
     }
 }
 
-/// The code's `MESSAGE_ID`: a UUID (version 8, RFC 9562) made from its name, the same for ever.
+/// The `MESSAGE_ID` of a code: a UUID (version 8, RFC 9562) derived from its name, so that it never changes.
 #[must_use]
 pub fn message_id(code: Code) -> String {
     let digest =

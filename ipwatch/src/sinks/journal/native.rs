@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use super::entry;
 use crate::finding::Change;
 
-/// Where journald listens.
+/// The socket of journald.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// Set once, when stderr is found to go to the journal.
+/// Set once, if stderr is connected to the journal.
 static SENDER: OnceLock<UnixDatagram> = OnceLock::new();
 
-/// Findings go to the journal as entries from now on, and no longer to stderr.
+/// From now on findings go to the journal as entries, and no longer to stderr.
 pub fn to_the_journal() {
     let socket = UnixDatagram::unbound().and_then(|socket| {
         socket.set_nonblocking(true)?;
@@ -28,10 +28,10 @@ pub fn to_the_journal() {
     }
 }
 
-/// Sends a change as an entry. `false`: it was not taken, and is to be written as a line. Never waits.
+/// Sends a change as an entry. `false`: it was not sent, and must be written as a line. Never blocks.
 pub(super) fn send(change: &Change) -> bool {
     let Some(socket) = SENDER.get() else { return false };
-    // By its path each time: a journald that was started anew has another socket there.
+    // Addressed by path each time: a restarted journald has a new socket there.
     socket.send_to(&encode(&entry::fields(change)), Path::new(SOCKET)).is_ok()
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::sinks::tests::{opened, resolved};
 use crate::testing::{Log, hear};
 
-/// What these changes look like in the log, without the time: its digits are anything's.
+/// The log of these changes, without timestamps: their digits could match anything.
 fn log(changes: &[Change]) -> String {
     let log = Log::default();
     let writer = log.clone();

@@ -1,8 +1,8 @@
-//! `[otlp]` of `ipwatch.toml`, joined with the environment variables that every OpenTelemetry program knows.
+//! `[otlp]` of `ipwatch.toml`, merged with the `OTEL_*` environment variables.
 //!
-//! Key by key: the file, then the variable of the signal (`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT`), then the
-//! variable of all (`OTEL_EXPORTER_OTLP_TIMEOUT`), then the default. `OTEL_SDK_DISABLED=true` ends it
-//! all, whatever the file says.
+//! Precedence for each key: the file, the variable of the signal (`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT`), the variable
+//! for all signals (`OTEL_EXPORTER_OTLP_TIMEOUT`), the default. `OTEL_SDK_DISABLED=true` disables the export even if
+//! the file configures it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,9 +16,9 @@ use super::OtlpError;
 use super::route::{self, Protocol, Route, Settings, Signal};
 use super::tls::{self, Files};
 
-/// How long one request may take, where nobody says.
+/// Default timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The least it may be given.
+/// Minimum of the timeout.
 const LEAST: Duration = Duration::from_millis(100);
 
 /// Export to an OpenTelemetry collector.
@@ -30,40 +30,38 @@ pub struct Otlp {
     pub endpoint: Option<String>,
     /// `"grpc"` (the default) or `"http/protobuf"`.
     pub protocol: Option<Protocol>,
-    /// Longest wait for one export.
+    /// Timeout of one request.
     #[serde(deserialize_with = "duration", serialize_with = "span")]
     pub timeout: Option<SignedDuration>,
     /// Sent with each request, for example a token.
     pub headers: Headers,
-    /// Whose certificates to trust, PEM. Absent: those that the system trusts.
+    /// PEM file with the trusted certificate authorities. Absent: those that the system trusts.
     pub ca_file: Option<PathBuf>,
-    /// Our own certificate, PEM, for a collector that asks for one.
+    /// PEM file with the client certificate, for a collector that requires one.
     pub client_cert_file: Option<PathBuf>,
-    /// Its key, PEM.
+    /// PEM file with the client certificate's key.
     pub client_key_file: Option<PathBuf>,
     /// What is exported: `"traces"`, `"logs"`, `"metrics"`.
     pub signals: Vec<Signal>,
-    /// Which runs of CNI plugins have a span: `"failed"`, `"all"` or `"none"`; and those that a finding
-    /// concerns, unless it is `"none"`.
+    /// Which runs of CNI plugins are exported as spans: `"failed"`, `"all"` or `"none"`. Runs that a finding links to
+    /// are exported as well, unless this is `"none"`.
     pub cni_calls: CallChoice,
-    /// A span for every tenure of an IP, not only for those that a finding concerns.
+    /// Exports a span for every tenure of an IP, not only for those that a finding links to.
     pub tenures: bool,
 }
 
-/// Which runs of CNI plugins have a span.
+/// Which runs of CNI plugins are exported as spans.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallChoice {
-    /// Those that failed, and those that a finding concerns.
+    /// Failed runs, and runs that a finding links to.
     #[default]
     Failed,
-    /// Every one.
     All,
-    /// None at all.
     None,
 }
 
-/// Headers by name. Their values are secrets more often than not: they are never shown.
+/// Headers by name. Their values may be secrets and are never shown.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Headers(pub BTreeMap<String, String>);
 
@@ -96,20 +94,20 @@ impl Default for Otlp {
     }
 }
 
-/// Where variables are read.
+/// Looks up an environment variable.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The process's own environment. An empty variable is none.
+/// The environment of this process. An empty variable counts as unset.
 #[must_use]
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
 impl Otlp {
-    /// What can be said of the file alone, without reading another.
+    /// Checks what can be checked without reading other files.
     ///
     /// # Errors
-    /// It cannot work.
+    /// The settings are invalid.
     pub fn validate(&self) -> Result<(), OtlpError> {
         if let Some(endpoint) = &self.endpoint {
             route::Target::parse(endpoint, None)?;
@@ -126,10 +124,10 @@ impl Otlp {
         route::headers(&headers).map(drop)
     }
 
-    /// What to send where; `None` when nothing is to be exported. Reads the certificates.
+    /// The merged settings; `None` if nothing is to be exported. Reads the certificates.
     ///
     /// # Errors
-    /// It cannot work. A collector that does not answer is no error: it may come later.
+    /// The settings are invalid. A collector that is unreachable is not an error: it may come up later.
     pub fn settings(&self, environment: Environment<'_>) -> Result<Option<Settings>, OtlpError> {
         self.validate()?;
         let disabled = environment("OTEL_SDK_DISABLED");
@@ -167,7 +165,7 @@ impl Otlp {
             (None, Some((name, value))) => Protocol::parse(&name, &value)?,
             (None, None) => Protocol::default(),
         };
-        // The signal's own variable names the whole URL, any other the beginning of it.
+        // The variable of the signal has the whole URL; the other sources have a base URL.
         let (endpoint, path) = match (&self.endpoint, environment(&own("ENDPOINT"))) {
             (Some(endpoint), _) => (endpoint.clone(), Some(signal.path())),
             (None, Some(endpoint)) => (endpoint, None),
@@ -201,7 +199,7 @@ impl Otlp {
         Ok(Some(Route { signal, target, protocol, timeout, headers, tls: tls.transpose()? }))
     }
 
-    /// Files that must be named from the root.
+    /// The first file whose path is not absolute, which it must be.
     #[must_use]
     pub fn wrong_path(&self) -> Option<&Path> {
         let files = [&self.ca_file, &self.client_cert_file, &self.client_key_file];
@@ -209,7 +207,7 @@ impl Otlp {
     }
 }
 
-/// `OTEL_RESOURCE_ATTRIBUTES`, and `OTEL_SERVICE_NAME`, which goes before a name in that list.
+/// The attributes of `OTEL_RESOURCE_ATTRIBUTES`; `OTEL_SERVICE_NAME` overrides `service.name`.
 fn resource(environment: Environment<'_>) -> Result<Vec<(String, String)>, OtlpError> {
     const NAME: &str = "OTEL_RESOURCE_ATTRIBUTES";
     let mut all = environment(NAME).map_or(Ok(Vec::new()), |value| pairs(NAME, &value))?;
@@ -228,19 +226,19 @@ fn milliseconds(name: &str, value: &str) -> Result<Duration, OtlpError> {
     })
 }
 
-/// `key=value,key=value` with percent-encoded values (W3C baggage, as OpenTelemetry has it).
+/// Parses `key=value,key=value` with percent-encoded values (W3C baggage, as in OpenTelemetry).
 fn pairs(name: &str, text: &str) -> Result<Vec<(String, String)>, OtlpError> {
     let pair = |pair: &str| {
         let (key, value) = pair.split_once('=')?;
         Some((key.trim().to_owned(), decoded(value.trim())?)).filter(|(key, _)| !key.is_empty())
     };
     let all = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    // The text may hold a secret: it is not shown.
+    // The text may contain a secret: it is not shown.
     let wrong = || OtlpError::Setting(format!("{name} is no list of key=value, parted by commas"));
     all.map(|part| pair(part).ok_or_else(wrong)).collect()
 }
 
-/// `%41` is `A`. `None` where it is cut short or no text.
+/// Percent-decodes (`%41` is `A`). `None` if an escape is incomplete or the result is not UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -254,7 +252,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// A duration as people write it.
+/// Parses a duration such as `500ms` or `30s`.
 fn duration<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SignedDuration>, D::Error> {

@@ -17,7 +17,7 @@ pub(super) struct Dial {
     tls: Option<Tls>,
 }
 
-/// The Unix sockets of the routes. Signals that share one share the way to it.
+/// The Unix sockets of the routes. Signals with the same socket share its [`Way`].
 pub(super) struct Ways {
     readings: Readings,
     known: Vec<Way>,
@@ -63,7 +63,7 @@ impl Dial {
         Ok(Self { to, tls })
     }
 
-    /// Waits before the next attempt. Early if something that hung on a Unix socket's path has come back.
+    /// Waits before the next attempt; returns early if a call that hung on a Unix socket's path has returned.
     pub(super) async fn pause(&self, pause: Duration) -> Paused {
         match &self.to {
             To::Unix(way) => way.pause(pause).await,
@@ -74,7 +74,7 @@ impl Dial {
         }
     }
 
-    /// Connects. The caller bounds how long it may take.
+    /// Connects. The caller sets the timeout.
     pub(super) async fn connect(&self) -> io::Result<Box<dyn Io>> {
         match &self.to {
             To::Unix(way) => Ok(Box::new(way.connect().await?)),

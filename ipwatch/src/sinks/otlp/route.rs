@@ -1,4 +1,4 @@
-//! Where a signal is sent, and how: parsed and checked before anything is started.
+//! Where and how a signal is sent: parsed and checked before anything is started.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::OtlpError;
 use super::config::CallChoice;
 
-/// What is sent where.
+/// Settings of the sink.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub(super) routes: Vec<Route>,
-    /// Which runs of CNI plugins have a span.
+    /// Which runs of CNI plugins are exported as spans.
     pub calls: CallChoice,
-    /// Whether every tenure of an IP has one.
+    /// Whether every tenure of an IP is exported as a span.
     pub tenures: bool,
     /// `OTEL_RESOURCE_ATTRIBUTES`.
     pub resource: Vec<(String, String)>,
@@ -37,7 +37,7 @@ pub enum Signal {
 impl Signal {
     pub(super) const ALL: [Signal; 3] = [Signal::Traces, Signal::Logs, Signal::Metrics];
 
-    /// As variables name it.
+    /// The name in `OTEL_*` variables.
     pub(super) fn variable(self) -> &'static str {
         match self {
             Signal::Traces => "TRACES",
@@ -46,7 +46,7 @@ impl Signal {
         }
     }
 
-    /// As people name it.
+    /// The name in messages.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Signal::Traces => "traces",
@@ -55,7 +55,7 @@ impl Signal {
         }
     }
 
-    /// Where it goes under a base URL.
+    /// The path under a base URL.
     pub(super) fn path(self) -> &'static str {
         match self {
             Signal::Traces => "v1/traces",
@@ -65,7 +65,7 @@ impl Signal {
     }
 }
 
-/// What is spoken.
+/// The OTLP transport.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
     /// OTLP over gRPC.
@@ -90,13 +90,13 @@ impl Protocol {
     }
 }
 
-/// One signal's way out.
+/// Endpoint and options of one signal.
 #[derive(Clone)]
 pub(super) struct Route {
     pub(super) signal: Signal,
     pub(super) target: Target,
     pub(super) protocol: Protocol,
-    /// How long one request may take.
+    /// Timeout of one request.
     pub(super) timeout: Duration,
     /// Sent with each request.
     pub(super) headers: HeaderMap,
@@ -106,7 +106,7 @@ pub(super) struct Route {
 
 impl fmt::Debug for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Header values are secrets more often than not.
+        // Header values may be secrets.
         let names: Vec<&str> = self.headers.keys().map(HeaderName::as_str).collect();
         f.debug_struct("Route")
             .field("signal", &self.signal)
@@ -118,29 +118,28 @@ impl fmt::Debug for Route {
     }
 }
 
-/// Where to connect to.
+/// The address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     Tcp(String, u16),
     Unix(PathBuf),
 }
 
-/// An endpoint, taken apart.
+/// A parsed endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// As it was written, for people.
+    /// As written, for messages.
     pub(super) url: String,
     pub(super) place: Place,
-    /// By TLS.
     pub(super) secure: bool,
-    /// `host:port`, as a request names it.
+    /// `host:port`, for the request's authority.
     pub(super) authority: String,
-    /// Where a request over HTTP goes.
+    /// Path of a request over HTTP.
     pub(super) path: String,
 }
 
 impl Target {
-    /// Takes an endpoint apart. `path` is put behind the URL's own, where that is only the beginning.
+    /// Parses an endpoint. `path` is appended to the URL's own path; `None` if the URL is complete.
     pub(super) fn parse(endpoint: &str, path: Option<&str>) -> Result<Self, OtlpError> {
         let wrong = |why: String| OtlpError::Endpoint { endpoint: shown(endpoint), why };
         let (scheme, rest) =
@@ -154,7 +153,7 @@ impl Target {
         if rest.is_empty() || rest.starts_with('/') {
             return Err(wrong("it names no host".to_owned()));
         }
-        // Both would be shown wherever the endpoint is.
+        // User and query would be shown wherever the endpoint is.
         if let Some(part) =
             [('@', "user"), ('?', "query")].iter().find(|(sign, _)| rest.contains(*sign))
         {
@@ -166,7 +165,7 @@ impl Target {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         let port = match (authority.as_str().rsplit_once(':'), authority.port_u16()) {
             (_, Some(port)) => port,
-            // A port that is none, or too high.
+            // A port that is not a number, or too large.
             (Some((_, text)), None) if !text.ends_with(']') => {
                 return Err(wrong(format!("{text:?} is no port")));
             }
@@ -205,7 +204,7 @@ impl Target {
     }
 }
 
-/// An endpoint as it may be shown: without name and password, and without a query.
+/// An endpoint for messages: without user, password and query.
 fn shown(endpoint: &str) -> String {
     let (plain, query) =
         endpoint.split_once('?').map_or((endpoint, ""), |(plain, _)| (plain, "?…"));
@@ -218,7 +217,7 @@ fn shown(endpoint: &str) -> String {
     }
 }
 
-/// Headers as a request carries them.
+/// Validates headers for a request.
 pub(super) fn headers(headers: &[(String, String)]) -> Result<HeaderMap, OtlpError> {
     let mut map = HeaderMap::new();
     for (name, value) in headers {

@@ -1,4 +1,4 @@
-//! Against a collector in this process, on a runtime like the daemon's: one thread.
+//! The sink against a collector in this process, on a runtime with one thread, as in the daemon.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -25,10 +25,10 @@ mod hostile;
 mod http;
 mod secure;
 
-/// Bounds a wait; no test depends on how long it really takes.
+/// Bounds a wait; no test depends on the real duration.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A collector that answers as it is told, then with success.
+/// A collector that gives the listed answers, then success.
 #[derive(Clone, Default)]
 struct Collector {
     answers: Arc<Mutex<VecDeque<Result<i64, Status>>>>,
@@ -76,7 +76,7 @@ impl Collector {
     }
 }
 
-/// Settings as a file makes them.
+/// Settings from the text of a configuration file.
 fn settings(file: &str) -> Result<Settings, OtlpError> {
     let config: Config = toml::from_str(file).unwrap();
     config.settings(&|_| None).map(Option::unwrap)
@@ -94,7 +94,7 @@ impl Otlp {
         self.publish(change, &[]);
     }
 
-    /// What became of the findings.
+    /// The counters of findings.
     fn findings(&self) -> Count {
         self.counters().of(Kind::Findings)
     }
@@ -176,7 +176,7 @@ async fn what_a_collector_rejects_is_counted() {
 #[tokio::test]
 async fn the_end_sends_what_waits() {
     let (collector, otlp) = Collector::start([]).await;
-    // Nothing was polled yet: all of it is still in the queue.
+    // Nothing was polled yet: all items are still queued.
     (0..100).for_each(|n| otlp.tell(&opened(&n.to_string())));
     assert_eq!(otlp.shutdown().await.total().exported, 100);
     assert_eq!(collector.spans.lock().unwrap().len(), 100);
@@ -184,13 +184,13 @@ async fn the_end_sends_what_waits() {
 
 #[tokio::test]
 async fn the_end_does_not_wait_for_a_dead_collector() {
-    // It takes connections and never answers: the backlog of a listener nobody accepts from.
+    // Accepts connections in its backlog and never answers.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let file = format!("endpoint = \"http://{address}\"\ntimeout = \"1h\"");
     let otlp = Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap();
     otlp.tell(&opened("a"));
-    // Without a bound of its own the end would wait for the answer, for an hour.
+    // Without its own limit the shutdown would wait for the answer, for an hour.
     let end = tokio::time::timeout(PATIENCE, otlp.shutdown()).await;
     let counters = end.expect("an end").total();
     assert_eq!((counters.exported, counters.dropped, counters.waiting), (0, 1, 0));
@@ -228,7 +228,7 @@ async fn a_burst_is_delivered_or_counted_to_the_span() {
     for n in 0..BURST {
         calls.publish(&one);
         if n % 100 == 0 {
-            // As the daemon does between two turns.
+            // Yields as the daemon does between two turns.
             tokio::task::yield_now().await;
         }
     }

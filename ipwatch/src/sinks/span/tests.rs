@@ -9,7 +9,7 @@ use crate::sinks::queue::Kind;
 use crate::sinks::tests::{opened, resolved, updated};
 use crate::sinks::wire::Origin;
 
-/// The span of a change that concerns nothing.
+/// The span of a change without links.
 fn span(change: &Change) -> Span {
     super::span(change, &[]).into()
 }

@@ -1,4 +1,4 @@
-//! The fields, and the message catalog: it holds an entry with the runbook for every code.
+//! The fields, and the message catalog, which must have an entry with the runbook of every code.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -127,8 +127,8 @@ fn what_an_older_version_wrote_is_not_told_as_commands() {
     assert!(!of(&change).contains_key("IPWATCH_ACTION"));
 }
 
-/// The message catalog as it is to be. journald takes lines that begin with `#` or `;` for comments and
-/// `-- ` for the next entry (catalog-import, systemd 252): headings lose their marks.
+/// The message catalog as it should be. journald reads lines that begin with `#` or `;` as comments, and `-- ` as the
+/// next entry (catalog-import, systemd 252); therefore headings lose their `#`.
 fn catalog() -> String {
     let mut text = "# What `journalctl -x` prints for findings: made from docs/findings, one entry a code.\n\
                     # The tests compare it; IPWATCH_BLESS=1 cargo test -p ipwatch --lib catalog writes it anew.\n"
@@ -172,7 +172,7 @@ fn the_catalog_holds_the_runbook_of_every_code() {
     );
 }
 
-/// An id that changes is one that nobody's filters and catalogs know.
+/// An id that changes no longer matches anybody's filters and catalogs.
 #[test]
 fn message_ids_stay_what_they_were() {
     assert_eq!(message_id(Code::IpHeldByStuckProcess).len(), 32);
@@ -180,7 +180,7 @@ fn message_ids_stay_what_they_were() {
     let ids: Vec<&str> = catalog.lines().filter_map(|line| line.strip_prefix("-- ")).collect();
     let wanted: Vec<String> = Code::ALL.iter().map(|code| message_id(*code)).collect();
     assert_eq!(ids, wanted);
-    // Nothing in it is taken for a variable but ours, and no line for a comment.
+    // The catalog has no other variables than ours, and no line that is read as a comment.
     let body = catalog.lines().skip(2);
     for line in body {
         assert!(!line.starts_with(['#', ';']), "{line}");

@@ -22,7 +22,7 @@ use crate::sinks::tests::{full, node, opened, resolved, updated};
 use crate::sinks::{Link, metrics, teardown, tenure};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/sinks/otlp/tests/golden.hex");
-/// Bytes of a line of it.
+/// Bytes in one line of the recording.
 const LINE: usize = 48;
 
 fn changes() -> Vec<Change> {
@@ -48,7 +48,7 @@ fn links() -> Vec<Link> {
     vec![tenure::link(&tenure::tests::held(None).tenure, "boot"), run.link()]
 }
 
-/// Publishes every kind of item in every shape. Returns how many.
+/// Publishes every kind of item in every shape. Returns the number of items.
 fn tell_all(otlp: &Otlp) -> u64 {
     let changes = changes();
     for change in &changes {

@@ -1,4 +1,4 @@
-//! Collectors that hang, that are slow, and that come back: over both protocols.
+//! Collectors that hang, are slow, or come back, over both protocols.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::reading::Readings;
 use crate::sinks::otlp::Kind;
 use crate::sinks::tests::{node, opened};
 
-/// What somebody does with a connection that he takes.
+/// What a server does with a connection that it accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
     /// Never reads.
     Hangs,
-    /// Reads and answers a byte now and then.
+    /// Reads and answers a byte at a time, slowly.
     Drips,
-    /// Ends it at once.
+    /// Closes it at once.
     HangsUp,
-    /// Says what is no protocol.
+    /// Sends bytes of no protocol.
     Babbles,
 }
 
@@ -61,7 +61,7 @@ fn start(address: SocketAddr, protocol: &str) -> Otlp {
     Otlp::start(settings(&file).unwrap(), &node(), &Readings::default()).unwrap()
 }
 
-/// A port that stays ours: one listener after the other takes it.
+/// A listener with SO_REUSEADDR, so that a later listener can take the same port.
 async fn listen(address: Option<SocketAddr>) -> TcpListener {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();

@@ -1,4 +1,4 @@
-//! Over HTTP: a server of a few lines that reads requests and answers as it is told.
+//! OTLP over HTTP: a small server that reads requests and gives the listed answers.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::reading::Readings;
 use crate::sinks::metrics;
 use crate::sinks::tests::{node, opened};
 
-/// One request, as it came.
+/// One request as received.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) path: String,
@@ -33,7 +33,7 @@ pub(super) struct Seen {
 /// A status and a body.
 pub(super) type Answer = (u16, Vec<u8>);
 
-/// Answers as it is told, then with 200 and nothing.
+/// Gives the listed answers, then 200 without a body.
 #[derive(Clone, Default)]
 pub(super) struct Server {
     answers: Arc<Mutex<VecDeque<Answer>>>,
@@ -145,7 +145,7 @@ async fn an_answer_without_end_is_not_read_to_its_end() {
     let (_server, address) = Server::start([(200, vec![0; 1 << 20])]).await;
     let otlp = start(address, r#""traces""#);
     otlp.tell(&opened("a"));
-    // The status has said that it was taken: it is not sent again.
+    // The status means that it was accepted: it is not sent again.
     until("taken", || otlp.findings().exported == 1).await;
     assert_eq!(otlp.counters().failures, 0);
     otlp.tell(&opened("b"));

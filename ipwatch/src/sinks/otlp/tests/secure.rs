@@ -1,4 +1,4 @@
-//! By TLS: with a CA of our own, with a certificate asked of us, and with one that does not match.
+//! TLS: with a CA of our own, with a client certificate, and with a certificate that does not match.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ impl Authority {
     }
 }
 
-/// A collector behind TLS; its port.
+/// A collector behind TLS, and its port.
 async fn collector(acceptor: TlsAcceptor) -> (Collector, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -89,7 +89,7 @@ async fn a_collector_behind_tls_gets_spans_over_http() {
 async fn a_certificate_that_does_not_match_is_trouble_that_is_shown() {
     let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.write(dir.path());
-    // Another's name, and another's signature.
+    // Another name, and another issuer.
     let elsewhere = authority.server("elsewhere", false, &[b"h2"]);
     let unknown = Authority::new().server("localhost", false, &[b"h2"]);
     for (acceptor, says) in [(elsewhere, "NotValidForName"), (unknown, "UnknownIssuer")] {
