@@ -1,7 +1,7 @@
 //! The local API: versioned JSON over HTTP on a Unix socket, so that `curl --unix-socket` works.
 //!
-//! The server turns a request into an [`Ask`], sends it to the daemon's core and writes the
-//! [`Document`] that comes back. It knows nothing of the map.
+//! The server turns a request into an [`Ask`], sends it to the daemon's core and writes the [`Document`] that is
+//! returned. It does not depend on the map.
 
 pub mod client;
 #[cfg(test)]
@@ -23,91 +23,89 @@ use crate::finding::{Change, Code};
 pub enum Ask {
     /// `query ip|netns|pod|pid`: addresses.
     Addresses(Selector),
-    /// `query ip --reach`: the same, each with what shares its link.
+    /// `query ip --reach`: addresses, each with what shares its link.
     Reach(Selector),
-    /// `query neigh`: neighbour entries, of all IPs or of those within one prefix.
+    /// `query neigh`: neighbour entries of all IPs, or of those within one prefix.
     Neighbours(Option<Prefix>),
-    /// `query findings`: open ones, and resolved ones too with `all`. `what` narrows: a finding's id
-    /// or unique prefix of it, a code, an IP, or namespace/pod.
+    /// `query findings`: open findings; with `all` resolved ones as well. `what` filters by a finding's id or a
+    /// unique prefix of it, a code, an IP, or namespace/pod.
     Findings {
-        /// Resolved ones too.
+        /// Include resolved findings.
         all: bool,
-        /// Only these.
+        /// The filter.
         what: Option<String>,
     },
-    /// `query history`: who had an IP from when to when, newest first.
+    /// `query history`: who held an IP from when to when, newest first.
     History(Past),
-    /// `query ipam`: ranges, and beside them reservations: those of one network or within one prefix, else
-    /// those about which store, kernel and runtime do not agree.
+    /// `query ipam`: ranges and reservations. Without a filter only reservations that are leaked or whose IP another
+    /// holder has.
     Ipam {
-        /// Within this prefix.
+        /// Only IPs within this prefix.
         ip: Option<Prefix>,
         network: Option<String>,
     },
     /// `check`: whether an IP can be given to a new container.
     Check {
         ip: IpAddr,
-        /// What this container has of it does not count.
+        /// IPs that this container holds do not count.
         container: Option<String>,
     },
     /// What `ipwatch-ipam` asks: who still has an address.
     Held(HeldQuestion),
     /// `doctor`: every event and the rung it stands on.
     Doctor,
-    /// `doctor --canary`: the same after each event was made once, in netns of our own.
+    /// `doctor --canary`: as `doctor`, after the canary has made each event once in netns of our own.
     Canary,
-    /// `ack`: an open finding is known and is not to page again. With `Unack`, the only ones that change
-    /// anything that stays.
+    /// `ack`: acknowledges an open finding, so that it does not page again. Only `Ack` and `Unack` change persistent
+    /// state.
     Ack {
-        /// Its id or the beginning of it.
+        /// The finding's id or a prefix of it.
         what: String,
-        /// For so many seconds; absent: until it is over.
+        /// How long, in seconds; `None`: until the finding ends.
         seconds: Option<u64>,
-        /// Why.
+        /// The reason.
         note: Option<String>,
     },
-    /// `unack`: it may page again.
+    /// `unack`: withdraws the acknowledgement.
     Unack {
-        /// Its id or the beginning of it.
+        /// The finding's id or a prefix of it.
         what: String,
     },
 }
 
 impl Ask {
-    /// Whether it changes something: such a request is a POST, so that nothing is changed by looking.
+    /// Whether the request changes something. Such a request is a POST, so that a GET never changes anything.
     #[must_use]
     pub fn changes(&self) -> bool {
         matches!(self, Ask::Canary | Ask::Ack { .. } | Ask::Unack { .. })
     }
 }
 
-/// Why the core has no document to give.
+/// Why the core cannot give a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// Nothing matches. (HTTP 404, exit code 3.)
     #[error("{0}")]
     NotFound(String),
-    /// A short id or name means more than one thing. (HTTP 409, exit code 2.)
+    /// A short id or name is ambiguous. (HTTP 409, exit code 2.)
     #[error("{0}")]
     Ambiguous(String),
-    /// The daemon is going down, or has not finished its first snapshot. (HTTP 503, exit code 2.)
+    /// The daemon is shutting down, or has not finished its first snapshot. (HTTP 503, exit code 2.)
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// A question and where its answer goes.
+/// A question and the channel for its answer.
 #[derive(Debug)]
 pub struct Request {
-    /// The question.
     pub ask: Ask,
-    /// The user who asks.
+    /// The user id of the client.
     pub uid: u32,
-    /// The answer.
     pub reply: oneshot::Sender<Result<Document, AskError>>,
 }
 
-/// Where events are put for those who follow: two streams, so that neighbours, which may be many, cost no
-/// follower of the other one an event.
+/// Broadcasts events to followers. There are two streams, so that a follower of the first loses no event to a burst
+/// of neighbours.
 #[derive(Debug, Clone)]
 pub struct Streams {
     events: broadcast::Sender<Event>,
@@ -115,20 +113,20 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Two streams; a follower may be this far behind.
+    /// Two streams; a follower may be this many events behind.
     #[must_use]
     pub fn new(lag: usize) -> Self {
         Self { events: broadcast::channel(lag).0, neighbours: broadcast::channel(lag).0 }
     }
 
-    /// Tells everybody who follows. Findings about neighbours go to both streams.
+    /// Sends an event to the followers. Findings about neighbours go to both streams.
     pub fn send(&self, event: Event) {
         let about_neighbours = match &event {
             Event::Neighbour(_) => true,
             Event::Finding(change) => NEIGHBOURS.contains(&change.finding.code),
             _ => false,
         };
-        // Nobody may be following.
+        // An error means that there are no followers.
         if about_neighbours {
             let _ = self.neighbours.send(event.clone());
         }
@@ -137,20 +135,20 @@ impl Streams {
         }
     }
 
-    /// Tells those who follow neighbours that so many of them are not told of.
+    /// Reports to followers of neighbours that this many of them were left out.
     pub fn neighbours_lagged(&self, dropped: u64) {
         if dropped > 0 {
             let _ = self.neighbours.send(Event::Lagged { dropped });
         }
     }
 
-    /// Whether anybody follows neighbours.
+    /// Whether there are followers of neighbours.
     #[must_use]
     pub fn wants_neighbours(&self) -> bool {
         self.neighbours.receiver_count() > 0
     }
 
-    /// Follows one of them from now on.
+    /// Subscribes to a stream from now on.
     pub(crate) fn follow(&self, stream: Stream) -> broadcast::Receiver<Event> {
         match stream {
             Stream::Events => self.events.subscribe(),
@@ -159,7 +157,7 @@ impl Streams {
     }
 }
 
-/// Which stream.
+/// A stream of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Findings and addresses.
@@ -168,26 +166,26 @@ pub enum Stream {
     Neighbours,
 }
 
-/// Findings that whoever follows neighbours is told of.
+/// Codes of findings that are sent to followers of neighbours.
 const NEIGHBOURS: [Code; 4] =
     [Code::IpDuplicate, Code::NeighbourConflict, Code::NeighbourFailed, Code::GatewayNeighbourLost];
 
-/// What `watch` follows: one JSON document a line.
+/// An event of `watch`: one JSON document a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase", tag = "event")]
 pub enum Event {
     /// A finding opened, changed or was resolved.
     Finding(Box<Change>),
-    /// An address came.
+    /// A netns got an address.
     Held(Tenure),
-    /// An address went.
+    /// A netns lost an address.
     Released(Tenure),
-    /// A neighbour entry changed, or one more MAC claims its IP: how it is now.
+    /// A neighbour entry changed, or another MAC claims its IP: the new state.
     Neighbour(Box<Neighbour>),
-    /// This many events before this line are missing: the follower did not read fast enough, or, of
-    /// neighbours, there were too many at once.
+    /// This many events are missing before this line: the follower did not read fast enough, or there were too many
+    /// neighbours at once.
     Lagged {
-        /// How many.
+        /// Number of missing events.
         dropped: u64,
     },
 }

@@ -1,10 +1,9 @@
-//! What every server here shares: HTTP/1.1, one request a connection, and a bound on everything that a client
-//! can do.
+//! What all HTTP servers here share: HTTP/1.1, one request per connection, and limits for clients.
 //!
-//! - `accept`: who comes, each in a place of its own.
-//! - `bind`: a Unix socket's file.
-//! - `peer`: who is at the other end of one. `seats`: how many of each user's clients are served.
-//! - `stall`: a client that stops reading is given up.
+//! - `accept`: the accept loop, with a limit of connections.
+//! - `bind`: the file of a Unix socket.
+//! - `peer`: the credentials of a Unix client. `seats`: limits per user and in total.
+//! - `stall`: drops a client that stops reading.
 
 pub(crate) mod accept;
 pub(crate) mod bind;
@@ -25,20 +24,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::stall::Impatient;
 
-/// Longest request head.
+/// Maximum size of a request head, in bytes.
 pub(crate) const HEAD_LIMIT: usize = 16 * 1024;
-/// Most header lines.
+/// Maximum number of header lines.
 const HEADER_LIMIT: usize = 64;
 
-/// What is answered: whole, or a stream.
+/// A complete answer, or a stream.
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// How long a client may take.
+/// Timeouts for clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// To send its request's head.
+    /// To send the head of a request.
     pub(crate) head: Duration,
-    /// To read anything of what is ready for it.
+    /// To read any of the data that is ready.
     pub(crate) stall: Duration,
 }
 
@@ -67,7 +66,6 @@ where
     }
 }
 
-/// A response with this body.
 pub(crate) fn response(
     status: StatusCode,
     content_type: &'static str,
@@ -79,7 +77,7 @@ pub(crate) fn response(
     response
 }
 
-/// A body that is there already.
+/// A body that is complete.
 pub(crate) fn whole(bytes: impl Into<Bytes>) -> UnsyncBoxBody<Bytes, Infallible> {
     Full::new(bytes.into()).boxed_unsync()
 }

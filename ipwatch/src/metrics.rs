@@ -1,13 +1,13 @@
 //! Metrics for Prometheus, on a loopback address or a Unix socket.
 //!
-//! `/metrics`, `/healthz` and `/readyz` over HTTP/1.1. A scrape is one [`Question`] to the daemon's core, which
-//! answers with a [`Reading`] taken at one moment, which serves those that come within a second too; nothing is
-//! gathered between scrapes. This room knows nothing of the map.
+//! Serves `/metrics`, `/healthz` and `/readyz` over HTTP/1.1. A scrape is one [`Question`] to the daemon's core,
+//! which answers with a [`Reading`] taken at one moment. A reading is reused for a second; nothing is gathered
+//! between scrapes. This room does not depend on the map.
 //!
-//! - `settings`: `[metrics]`. `server`: where it listens, and what a client may do there.
-//! - `answer`: from a request to a response, and which of the two formats it is.
-//! - `reading`: what the core hands over. `process`: what the daemon itself costs.
-//! - `families`: every metric and how a reading becomes its samples; `text`: how they are written.
+//! - `settings`: `[metrics]`. `server`: the listener and its limits.
+//! - `answer`: from a request to a response, and negotiation of the format.
+//! - `reading`: the data from the core. `process`: what the daemon itself costs.
+//! - `families`: every metric and how a reading becomes its samples; `text`: the two text formats.
 
 mod answer;
 mod families;
@@ -30,11 +30,11 @@ pub use self::reading::{
 pub use self::server::{BindError, Server};
 pub use self::settings::{Listen, Settings};
 
-/// A question to the daemon's core. Dropping it unanswered means that the daemon is going down.
+/// A question to the daemon's core. If it is dropped unanswered, the daemon is shutting down.
 #[derive(Debug)]
 pub enum Question {
-    /// `/metrics`: everything, as of a second ago at most.
+    /// `/metrics`: a reading that is at most a second old.
     Read(oneshot::Sender<Arc<Reading>>),
-    /// `/healthz` and `/readyz`: whether the first snapshot is complete. Any answer at all is health.
+    /// `/healthz` and `/readyz`: whether the daemon is ready. Any answer at all means healthy.
     Ready(oneshot::Sender<bool>),
 }

@@ -1,4 +1,4 @@
-//! The client: one question, one answer, over the daemon's Unix socket.
+//! The client: one request and its answer over the daemon's Unix socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use super::{Ask, Event, Stream, route};
 use crate::contract::{Document, SCHEMA};
 use crate::dial::{self, Driver};
 
-/// Longest answer that is taken.
+/// Maximum size of an answer, in bytes.
 const ANSWER_LIMIT: usize = 256 * 1024 * 1024;
-/// Longest line of the event stream that is taken.
+/// Maximum length of a line of the event stream, in bytes.
 const LINE_LIMIT: usize = 1024 * 1024;
-/// Longer than the server gives its core.
+/// Timeout of an answer: longer than the server's timeout for its core.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No socket, or nobody behind it.
+    /// There is no socket, or nobody listens on it.
     #[error(
         "no daemon answers on {0}: `systemctl status ipwatch` says why, `ipwatch run` starts one by hand, \
          `ipwatch scan` looks once without one"
     )]
     NoDaemon(PathBuf),
-    /// The socket's file may not be opened.
+    /// No permission to open the socket.
     #[error("{0} may be opened only by root and members of group ipwatch: use sudo, or join it")]
     Denied(PathBuf),
     /// The daemon answered with an error.
@@ -44,26 +44,24 @@ pub enum ClientError {
         /// What to do.
         hint: String,
     },
-    /// The daemon speaks another schema.
+    /// The daemon uses another schema version.
     #[error(
         "the daemon on {path} speaks {theirs}, this ipwatch speaks {SCHEMA}: restart the daemon with \
          the installed version"
     )]
     Schema {
-        /// The socket.
         path: PathBuf,
         /// The daemon's schema.
         theirs: String,
     },
-    /// It takes too long.
+    /// The daemon did not answer in time.
     #[error("the daemon on {0} does not answer in time: look at its log")]
     Timeout(PathBuf),
-    /// Something else went wrong on the way.
+    /// Any other error of the connection.
     #[error("talking to {path} failed: {why}: is it ipwatch's socket?")]
     Broken {
-        /// The socket.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         why: String,
     },
 }
@@ -74,7 +72,7 @@ pub struct Client {
     path: PathBuf,
 }
 
-/// What a refusal looks like on the wire.
+/// An error answer as sent by the server.
 #[derive(Deserialize)]
 struct Refusal {
     error: String,
@@ -82,35 +80,34 @@ struct Refusal {
     hint: String,
 }
 
-/// As much of a document as tells its version.
+/// The part of a document that has its version.
 #[derive(Deserialize)]
 struct Version {
     schema: String,
 }
 
 impl Client {
-    /// A client of the daemon at `path`. Connects when asked something.
+    /// A client of the daemon at `path`. Connects for each request.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks.
+    /// Sends a request and returns its answer.
     ///
     /// # Errors
-    /// There is no daemon, it refuses, or what it says cannot be understood.
+    /// There is no daemon, it refuses, or its answer cannot be parsed.
     pub async fn ask(&self, ask: &Ask) -> Result<Document, ClientError> {
         let method = if ask.changes() { Method::POST } else { Method::GET };
         self.document(method, &route::target(ask)).await
     }
 
-    /// Whether the daemon answers: its word on itself, see `/v1/health`.
+    /// The daemon's `/v1/health`, which shows that it answers.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -180,7 +177,7 @@ impl Client {
         }
     }
 
-    /// The error that a response which is not 200 stands for.
+    /// The error for a response that is not 200.
     async fn refusal(&self, connection: Connection) -> ClientError {
         let status = connection.response.status();
         let bytes = match self.body(connection).await {
@@ -210,25 +207,25 @@ impl Client {
     }
 }
 
-/// A response and what keeps its connection going.
+/// A response, with the driver of its connection.
 struct Connection {
     response: Response<Incoming>,
     _driver: Driver,
 }
 
-/// The stream of events.
+/// A stream of events.
 pub struct Watch {
     connection: Connection,
-    /// Bytes of the line that is not whole yet, or of whole lines that were not asked for yet.
+    /// Bytes read but not returned: an incomplete line, or further lines.
     pending: Vec<u8>,
     path: PathBuf,
 }
 
 impl Watch {
-    /// The next event as the daemon wrote it: one line of JSON. `None`: the daemon has gone.
+    /// The next event as the daemon wrote it: one line of JSON. `None`: the daemon has closed the stream.
     ///
     /// # Errors
-    /// The connection broke, or what comes is not lines.
+    /// The connection broke, or a line is too long or not UTF-8.
     pub async fn next_line(&mut self) -> Result<Option<String>, ClientError> {
         let broken = |why: String, path: &Path| ClientError::Broken { path: path.to_owned(), why };
         loop {
@@ -253,13 +250,13 @@ impl Watch {
         }
     }
 
-    /// The next event that this version knows. `None`: the daemon has gone.
+    /// The next event that this version knows. `None`: the daemon has closed the stream.
     ///
     /// # Errors
     /// As [`next_line`](Self::next_line).
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         while let Some(line) = self.next_line().await? {
-            // The contract may grow: an event of a newer daemon is passed over.
+            // The contract may grow: unknown events of a newer daemon are skipped.
             if let Ok(event) = serde_json::from_str(&line) {
                 return Ok(Some(event));
             }

@@ -1,4 +1,4 @@
-//! A daemon for tests: the real server on a socket of its own, and a function for a core.
+//! A daemon for tests: the real server on a temporary socket, with a function as its core.
 
 use tokio::sync::mpsc;
 
@@ -7,14 +7,14 @@ use super::server::{Options, Server};
 use super::{Ask, AskError, Request, Streams};
 use crate::contract::Document;
 
-/// Goes with the runtime it was started in.
+/// Stops with the runtime in which it was started.
 pub(crate) struct Fake {
     pub(crate) client: Client,
     pub(crate) events: Streams,
     _dir: tempfile::TempDir,
 }
 
-/// Starts one. Call it within a runtime.
+/// Starts a fake daemon. Must be called within a tokio runtime.
 pub(crate) fn daemon(answer: impl Fn(&Ask) -> Result<Document, AskError> + Send + 'static) -> Fake {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ipwatch.sock");

@@ -1,6 +1,6 @@
-//! Request targets: what is asked, written as a path and a query, and read back from one.
+//! Request targets: writes a question as a path and a query, and parses them.
 //!
-//! The client writes them and the server reads them, so both directions live here.
+//! The client writes targets and the server parses them, so both directions are here.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::{Ask, Past, Prefix, Selector, Stream};
 use crate::contract::{HeldCall, HeldQuestion};
 
-/// Every route, as an error about an unknown one lists them.
+/// Every route, as listed in the error about an unknown route.
 pub const ROUTES: &[&str] = &[
     "/v1/addresses?ip=IP|CIDR or ?netns=NAME or ?pod=NAMESPACE/NAME or ?pid=PID, and &reach=true",
     "/v1/neighbours?ip=IP|CIDR",
@@ -29,35 +29,35 @@ pub const ROUTES: &[&str] = &[
 
 /// Path of the streams of events.
 const WATCH: &str = "/v1/watch";
-/// Path of the question whether the daemon answers.
+/// Path of the health check.
 pub const HEALTH: &str = "/v1/health";
 
-/// Longest name, path or IP that is taken as a parameter.
+/// Maximum length of a parameter, in bytes.
 const LONGEST_VALUE: usize = 4096;
 
-/// What a request target means.
+/// A parsed request target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
     /// A question to the core.
     Ask(Ask),
     /// A stream of events.
     Watch(Stream),
-    /// Does the daemon answer?
+    /// The health check.
     Health,
 }
 
-/// Why a request target means nothing.
+/// Why a request target is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadTarget {
     /// No such path.
     #[error("no route {0}")]
     NoRoute(String),
-    /// The path is known, its parameters are not right.
+    /// The path is known, but a parameter is invalid.
     #[error("{0}")]
     Parameter(String),
 }
 
-/// Reads a request target.
+/// Parses a request target.
 ///
 /// # Errors
 /// The path is unknown, or a parameter is unknown, doubled or malformed.
@@ -104,7 +104,7 @@ pub fn parse(path: &str, query: Option<&str>) -> Result<Route, BadTarget> {
     Ok(route)
 }
 
-/// The request target that asks this.
+/// The request target of a question.
 #[must_use]
 pub fn target(ask: &Ask) -> String {
     let mut target = Target::default();
@@ -163,7 +163,7 @@ pub fn target(ask: &Ask) -> String {
     target.0
 }
 
-/// The request target that follows this stream.
+/// The request target of a stream.
 #[must_use]
 pub fn watch(stream: Stream) -> &'static str {
     match stream {
@@ -299,14 +299,14 @@ impl Parameters {
         value.parse().map_err(|_| wrong())
     }
 
-    /// A finding's id, which must be there: nothing is acknowledged by an empty prefix.
+    /// A finding's id. It must not be empty: an empty prefix would match any finding.
     fn id(&mut self) -> Result<String, BadTarget> {
         let missing = || BadTarget::Parameter("what must be a finding's id, as what=k3f9".into());
         self.take("what").filter(|what| !what.is_empty()).ok_or_else(missing)
     }
 
     fn seconds(&mut self, name: &str) -> Result<Option<u64>, BadTarget> {
-        /// A hundred years: whoever means longer means for ever.
+        /// A hundred years; longer values are rejected, as without end.
         const MOST: u64 = 100 * 366 * 86_400;
         let Some(value) = self.take(name).filter(|value| !value.is_empty()) else {
             return Ok(None);
@@ -345,7 +345,7 @@ impl Parameters {
     }
 }
 
-/// Undoes percent encoding. `+` stays what it is: it is a space in forms, not in targets.
+/// Decodes percent-encoding. `+` is kept: it means a space in forms, not in targets.
 fn decode(text: &str) -> Result<String, BadTarget> {
     let malformed = || BadTarget::Parameter(format!("{text:?} is not percent-encoded UTF-8"));
     if text.len() > LONGEST_VALUE {
@@ -370,7 +370,7 @@ fn decode(text: &str) -> Result<String, BadTarget> {
     String::from_utf8(bytes).map_err(|_| malformed())
 }
 
-/// A request target in the making.
+/// A request target that is being built.
 #[derive(Default)]
 struct Target(String);
 

@@ -1,8 +1,8 @@
-//! The server: HTTP/1.1 on a Unix socket. It parses, asks the core and writes what comes back.
+//! The API server: HTTP/1.1 on a Unix socket. It parses requests, asks the core and writes the answers.
 //!
-//! Everything a client can do is bounded: how many connect, how long they may take to say what they
-//! want, how long they may leave an answer unread. None of it ever makes the core wait: questions
-//! go over one bounded channel, events over a broadcast that overtakes slow followers.
+//! Everything that a client can do is bounded: the number of connections, the time to send a request, the time that
+//! an answer stays unread. A client never makes the core wait: questions go through one bounded channel, events
+//! through a broadcast that drops the oldest for slow followers.
 
 mod answer;
 #[cfg(test)]
@@ -29,29 +29,29 @@ use crate::http::{self, Patience};
 
 pub use crate::http::bind::BindError;
 
-/// How long connections that are being served may go on after a shutdown began.
+/// How long running connections may continue after a shutdown began.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Documents in the making at one time, and as many large ones that are read.
+/// Maximum number of documents that are built at the same time, and of large ones that are being read.
 const DOCUMENTS: usize = 4;
 
-/// What clients are allowed.
+/// Limits for clients.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Group whose members may ask, where the node has it.
+    /// Group whose members may connect, if the node has it.
     pub group: String,
-    /// Connections at one time, followers included: a quarter of them for each user that is not root, and a quarter for
-    /// root alone.
+    /// Maximum number of connections, followers included. A user other than root may have a quarter of them, and a
+    /// quarter is reserved for root.
     pub connections: usize,
-    /// Followers of `/v1/watch` at one time, shared in the same way.
+    /// Maximum number of followers of `/v1/watch`, shared in the same way.
     pub watchers: usize,
-    /// How long a client may take to send its request's head.
+    /// Timeout of the head of a request.
     pub head_timeout: Duration,
-    /// How long the core may take to answer.
+    /// Timeout of the core's answer.
     pub answer_timeout: Duration,
-    /// How long a client may read nothing of what is ready for it.
+    /// How long a client may leave data unread.
     pub stall_timeout: Duration,
-    /// How long a connection may last that follows nothing, however diligently its client reads.
+    /// Maximum duration of a connection that is not a follower, even if its client keeps reading.
     pub whole_timeout: Duration,
 }
 
@@ -77,17 +77,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes the socket at `path` and its directory where that is missing. A socket that nobody
-    /// answers on is replaced. Needs no tokio runtime.
+    /// Creates the socket at `path`, and its directory if that is missing. A stale socket is replaced. Needs no tokio
+    /// runtime.
     ///
     /// # Errors
-    /// Another daemon answers there, something else has the name, or the system refuses.
+    /// Another daemon answers there, the path is not a socket, or the system refuses.
     pub fn bind(path: &Path, options: Options) -> Result<Self, BindError> {
         Ok(Self { bound: Bound::new(path, &options.group)?, options })
     }
 
-    /// Serves until `shutdown` is done, lets running answers finish for two seconds, and removes the
-    /// socket.
+    /// Serves until `shutdown` completes, lets running answers finish for two seconds, and removes the socket.
     ///
     /// # Errors
     /// The socket cannot be used with tokio.
@@ -131,7 +130,7 @@ impl Server {
 }
 
 impl Access {
-    /// The user who asks, or why this client is not served.
+    /// The user id of the client, or why it is not served.
     fn asker(&self, stream: &UnixStream, options: &Options) -> Result<u32, Problem> {
         match Peer::of(stream) {
             Ok(peer) if self.admits(&peer) => Ok(peer.uid),
@@ -139,7 +138,7 @@ impl Access {
                 tracing::debug!(uid = peer.uid, "refused a client");
                 Err(Problem::forbidden(peer.uid, &options.group))
             }
-            // Nobody whom we cannot name is let in.
+            // A client whose user is unknown is refused.
             Err(error) => Err(Problem::internal(&format!("cannot read who is asking: {error}"))),
         }
     }

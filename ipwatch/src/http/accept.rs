@@ -1,4 +1,4 @@
-//! Accept loop with a connection limit. Each connection is a task; the overflow has a few tasks of its own, which
+//! Accept loop with a connection limit. Each connection has a task. A few clients beyond the limit have tasks that
 //! answer 503.
 
 use std::future::Future;
@@ -14,19 +14,19 @@ use tokio::time::sleep;
 use super::peer;
 use super::seats::{NoSeat, Seat, Seats, User};
 
-/// Pause after a failed accept: out of fds is not cured by trying again at once.
+/// Pause after a failed accept: retrying at once does not help if fds have run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Clients beyond the limit that are told so at one time.
+/// Maximum number of clients beyond the limit that get an answer.
 const OVERFLOW: usize = 16;
 
-/// Something that clients connect to.
+/// A listener.
 pub(crate) trait Listen {
-    /// What one of them comes on.
+    /// The stream of an accepted connection.
     type Stream;
 
     fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Whose it is.
+    /// The user of the client.
     fn user(stream: &Self::Stream) -> User;
 }
 
@@ -37,7 +37,7 @@ impl Listen for UnixListener {
         Ok(self.accept().await?.0)
     }
 
-    /// One that the kernel does not name is nobody's: he shares a user's seats with his like.
+    /// Clients whose credentials cannot be read count as one user, u32::MAX, and share its seats.
     fn user(stream: &UnixStream) -> User {
         Some(peer::credentials(stream.as_fd()).map_or(u32::MAX, |credentials| credentials.uid))
     }
@@ -55,9 +55,9 @@ impl Listen for TcpListener {
     }
 }
 
-/// Lets clients in until `shutdown` is done, `seats` of them at one time, and has each served by a task;
-/// `serve` is told why there was no place for it, and `sent_away` of each that was not even told so. The
-/// tasks that still run are returned.
+/// Accepts clients until `shutdown` completes, with `seats` connections at the same time, and serves each in a task.
+/// `serve` is given the reason if a client has no seat; `sent_away` is called for each client that is closed without
+/// an answer. Returns the tasks that still run.
 pub(crate) async fn accept<L, S, F>(
     listener: &L,
     seats: usize,
@@ -88,7 +88,7 @@ where
                 continue;
             }
         };
-        // Beyond the second row nobody is even told: the client sees a closed connection.
+        // If the overflow is full as well, the connection is closed without an answer.
         let Some((place, seated)) = places.take(L::user(&stream)) else {
             sent_away();
             continue;
@@ -101,7 +101,7 @@ where
     }
 }
 
-/// Places for connections.
+/// Seats for connections, and for clients that only get an error.
 struct Places {
     seats: Seats,
     overflow: Seats,
@@ -112,7 +112,7 @@ impl Places {
         Self { seats: Seats::new(seats), overflow: Seats::new(OVERFLOW) }
     }
 
-    /// A place, and whether it is one to be served on.
+    /// A seat, and whether the client is served or refused.
     fn take(&self, user: User) -> Option<(Seat, Result<(), NoSeat>)> {
         match self.seats.take(user) {
             Ok(seat) => Some((seat, Ok(()))),

@@ -1,5 +1,5 @@
-//! The socket's file: made private from its first moment, taken over only from the dead, removed only
-//! while it is ours.
+//! Creates the file of a Unix socket: private from the first moment, replaced only if it is stale, removed only if it
+//! is still ours.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,36 +11,34 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::bounded;
 
-/// Group whose members may ask, where the node has it.
+/// Group whose members may connect, if the node has it.
 pub(crate) const GROUP: &str = "ipwatch";
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// Most of `/etc/group` that is read.
+/// Maximum size of `/etc/group` that is read, in bytes.
 const GROUP_FILE_LIMIT: usize = 1024 * 1024;
 
-/// Why the socket could not be made.
+/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another daemon has the lock, or somebody answers there.
+    /// Another daemon holds the lock, or a process listens on the socket.
     #[error(
         "another daemon uses {0}: stop it first, or give this one its own --socket and \
          --state-dir"
     )]
     InUse(PathBuf),
-    /// Something else has the name.
+    /// The path exists and is not a socket.
     #[error("{0} exists and is not a socket: move it away, or give another --socket")]
     NotASocket(PathBuf),
-    /// The kernel takes 107 bytes.
+    /// The path is longer than 107 bytes, the limit of the kernel.
     #[error("{0} is too long for a socket (107 bytes at most): give a shorter --socket")]
     TooLong(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} {path}: {error}; run it as root, or give another --socket")]
     Io {
-        /// What was tried.
+        /// What was attempted, for the message.
         action: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The refusal.
         error: io::Error,
     },
 }
@@ -49,16 +47,16 @@ pub enum BindError {
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) listener: UnixListener,
-    /// The group whose members may ask; `None`: only root and our own user.
+    /// The group whose members may connect; `None`: only root and our own user.
     pub(crate) group: Option<u32>,
     path: PathBuf,
     identity: (u64, u64),
-    /// Held for as long as we serve.
+    /// Held until the server ends.
     _lock: OwnedFd,
 }
 
 impl Bound {
-    /// Makes the socket file, mode 0660 for `group` where the node has it, else 0600.
+    /// Creates the socket file, with mode 0660 for `group` if the node has it, else 0600.
     pub(crate) fn new(path: &Path, group: &str) -> Result<Self, BindError> {
         let address = SocketAddrUnix::new(path).map_err(|error| match error {
             rustix::io::Errno::NAMETOOLONG => BindError::TooLong(path.to_owned()),
@@ -79,8 +77,8 @@ impl Bound {
             None,
         )
         .map_err(|error| refusal("make a socket for", path)(error.into()))?;
-        // unix_bind_bsd (net/unix/af_unix.c, 6.1 to 6.18) gives the file the mode of the socket's own
-        // inode, so that nobody else can open it between bind and the line that sets its group.
+        // `unix_bind_bsd` (net/unix/af_unix.c, 6.1 to 6.18) gives the file the mode of the socket's own inode, so
+        // that nobody else can open it between bind and the call that sets its group.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)
             .and_then(|()| rustix::net::bind(&fd, &address))
             .map_err(|error| refusal("make the socket", path)(error.into()))?;
@@ -96,7 +94,7 @@ impl Bound {
         })
     }
 
-    /// Removes the file, unless somebody has put another one in its place.
+    /// Removes the file, unless it was replaced by another one.
     pub(crate) fn remove(&self) {
         let ours = rustix::fs::statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == self.identity);
@@ -118,9 +116,9 @@ fn make_directory(directory: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Takes `PATH.lock`, so that two daemons that start at once do not each take the other's new socket
-/// for a stale one. Not the directory itself: whoever may read it could hold its lock and keep every
-/// daemon from starting. The file stays behind, as removing it would let two hold "the" lock.
+/// Locks `PATH.lock`, so that of two daemons that start at the same time neither takes the other's new socket for a
+/// stale one. The directory itself is not locked: any user who may read it could hold its lock and keep the daemon
+/// from starting. The file is never removed, because two daemons could then hold different locks.
 fn lock(path: &Path) -> Result<OwnedFd, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -137,7 +135,7 @@ fn lock(path: &Path) -> Result<OwnedFd, BindError> {
     }
 }
 
-/// Removes a socket that nobody answers on. Anything else that has the name stays.
+/// Removes a socket on which nobody listens. Anything else with this name is kept.
 fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
     let stat = match rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
@@ -147,7 +145,7 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
         return Err(BindError::NotASocket(path.to_owned()));
     }
-    // Not blocking: a connect waits for as long as the other side's backlog is full.
+    // Non-blocking: connect would wait for as long as the backlog of the other side is full.
     let answer = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -163,7 +161,7 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), BindError> {
     rustix::fs::unlink(path).map_err(|error| refusal("remove the stale", path)(error.into()))
 }
 
-/// Hands the fresh socket file to `group`. Returns what identifies the file, and the group's id.
+/// Gives the new socket file to `group`. Returns the file's identity (device and inode), and the group's id.
 fn open_to_group(path: &Path, group: &str) -> Result<((u64, u64), Option<u32>), BindError> {
     let refused = |error: rustix::io::Errno| refusal("set the permissions of", path)(error.into());
     let file =
@@ -176,7 +174,7 @@ fn open_to_group(path: &Path, group: &str) -> Result<((u64, u64), Option<u32>), 
     let identity = (stat.st_dev, stat.st_ino);
     let Some(gid) = group_id(group) else { return Ok((identity, None)) };
     if let Err(error) = give_to(&file, gid) {
-        // Not root, and not a member of the group: the socket stays with its owner.
+        // Not root, and not a member of the group: the socket stays private.
         tracing::warn!(group, %error, "the socket stays closed to the group");
         return Ok((identity, None));
     }
@@ -185,13 +183,13 @@ fn open_to_group(path: &Path, group: &str) -> Result<((u64, u64), Option<u32>), 
 
 fn give_to(file: &OwnedFd, gid: u32) -> io::Result<()> {
     rustix::fs::chownat(file.as_fd(), "", None, Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
-    // fchmod refuses an O_PATH fd, and fchmodat2 is younger (6.6) than the oldest kernel we run on.
+    // fchmod rejects an O_PATH fd, and fchmodat2 (6.6) is newer than the oldest kernel that we support.
     rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), Mode::from_raw_mode(0o660))?;
     Ok(())
 }
 
-/// The id of a local group. `/etc/group` is read by hand: glibc's `getgrnam` loads plugins at run
-/// time, which a static binary cannot rely on.
+/// The id of a local group. `/etc/group` is parsed here because glibc's `getgrnam` loads plugins at run time, which a
+/// static binary cannot rely on.
 fn group_id(name: &str) -> Option<u32> {
     let text = bounded::read_text(Path::new("/etc/group"), GROUP_FILE_LIMIT).ok()?;
     group_id_in(&text, name)
@@ -237,7 +235,7 @@ mod tests {
     fn the_socket_is_open_to_a_group_that_exists() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipwatch.sock");
-        // Every Linux has it, and root may give a file to it.
+        // Every Linux has this group, and root may give a file to it.
         let Some(gid) = group_id("daemon") else { return };
         let bound = Bound::new(&path, "daemon").unwrap();
         let mode = std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777;

@@ -1,15 +1,15 @@
-//! Who is at the other end, and whether they may ask.
+//! The credentials of a client on a Unix socket, and whether it may connect.
 //!
-//! The file's mode already keeps others out. This is the second lock, for a socket that somebody
-//! opened up with chmod or handed on as an fd.
+//! The file's mode already keeps others out. This is a second barrier, for a socket that was opened up with chmod or
+//! passed on as an fd.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Most groups one peer is known by; Linux allows 65,536, people have a few dozen.
+/// Maximum number of groups of a peer; Linux allows 65,536, users have a few dozen.
 const MOST_GROUPS: usize = 1024;
 
-/// The other end, as it was when it connected.
+/// The credentials of the peer when it connected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
@@ -17,17 +17,16 @@ pub(crate) struct Peer {
     pub(crate) gids: Vec<u32>,
 }
 
-/// Who may ask.
+/// The users that may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// The daemon's own user.
     pub(crate) uid: u32,
-    /// The group that owns the socket.
+    /// The group of the socket's file.
     pub(crate) gid: Option<u32>,
 }
 
 impl Access {
-    /// Root, our own user, and members of the socket's group.
+    /// Admits root, our own user, and members of the socket's group.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
         peer.uid == 0
             || peer.uid == self.uid
@@ -36,7 +35,7 @@ impl Access {
 }
 
 impl Peer {
-    /// Asks the kernel.
+    /// Reads the credentials from the kernel.
     pub(crate) fn of(socket: impl AsFd) -> io::Result<Self> {
         let credentials = credentials(socket.as_fd())?;
         let mut gids = supplementary(socket.as_fd())?;
@@ -45,8 +44,8 @@ impl Peer {
     }
 }
 
-/// `SO_PEERCRED`. By hand, for a peer in a pid namespace that is not below ours has pid 0 here (`pid_vnr` in
-/// `cred_to_ucred`, net/core/sock.c), which rustix takes for an error. Who it is its user tells.
+/// `SO_PEERCRED`. Not through rustix, which treats pid 0 as an error: a peer in a pid namespace that is not below
+/// ours has pid 0 (`pid_vnr` in `cred_to_ucred`, net/core/sock.c). Only the user is needed.
 pub(super) fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
@@ -85,8 +84,8 @@ fn supplementary(socket: impl AsFd) -> io::Result<Vec<u32>> {
     };
     if result != 0 {
         let error = io::Error::last_os_error();
-        // More groups than there is room for: nothing was written. Such a peer is known by its user
-        // and primary group alone, which can only refuse it.
+        // The peer has more groups than there is room for, and nothing was written. It is then judged by its user and
+        // primary group only, which can only refuse it.
         let too_many = error.raw_os_error() == Some(libc::ERANGE);
         return if too_many { Ok(Vec::new()) } else { Err(error) };
     }

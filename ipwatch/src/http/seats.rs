@@ -1,15 +1,15 @@
-//! Places for those who come, so many for each user and in all.
+//! Seats for clients, limited per user and in total.
 //!
-//! Nobody but root may take the last quarter of them, nor more than a quarter by himself: whoever may ask at all could
-//! otherwise keep everybody else from it, and the node's own liveness probe, which asks as root.
+//! Users other than root may have a quarter of the seats each, and may not take the last quarter: otherwise one
+//! permitted user could lock out everybody else, including the node's liveness probe, which runs as root.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Who comes. `None`: nobody can tell users apart here, as over TCP.
+/// User id of a client; `None` if it is unknown, as over TCP.
 pub(crate) type User = Option<u32>;
 
-/// Places, shared by all who ask for one.
+/// A pool of seats, shared by its clones.
 #[derive(Debug, Clone)]
 pub(crate) struct Seats {
     all: usize,
@@ -19,21 +19,21 @@ pub(crate) struct Seats {
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
-    /// Of them, by users that are not root.
+    /// Number of seats taken by users other than root.
     by_users: usize,
     by: BTreeMap<u32, usize>,
 }
 
-/// Why there is none.
+/// Why no seat is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoSeat {
-    /// All are taken, or all that this user could have.
+    /// All seats are taken, or all that users other than root may have.
     Full,
-    /// This user has as many as one may have.
+    /// This user has the maximum number of seats for one user.
     OwnFull(u32),
 }
 
-/// A place, free again when dropped.
+/// A seat; free again when dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     taken: Arc<Mutex<Taken>>,
@@ -45,9 +45,9 @@ impl Seats {
         Self { all, taken: Arc::default() }
     }
 
-    /// One place for this user.
+    /// Takes a seat for this user.
     pub(crate) fn take(&self, user: User) -> Result<Seat, NoSeat> {
-        // Nothing that panics happens while it is held.
+        // No code under this lock panics.
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let quarter = self.all / 4;
         if let Some(uid) = user.filter(|uid| *uid != 0) {

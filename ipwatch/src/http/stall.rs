@@ -1,4 +1,4 @@
-//! A connection that gives up on a peer that does not read.
+//! A stream that gives up on a peer that does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Wraps a stream: a write that makes no progress for `patience` fails with `TimedOut`, so that a
-/// client that stopped reading gives its place back.
+/// Wraps a stream: a write that makes no progress for `patience` fails with `TimedOut`, so that a client that stopped
+/// reading does not keep its seat.
 pub(crate) struct Impatient<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write waits.
+    /// The timeout of a write that waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -22,7 +22,7 @@ impl<S> Impatient<S> {
         Self { stream, patience, waiting: None }
     }
 
-    /// Passes a finished step on; an unfinished one fails once patience has run out.
+    /// Returns a finished step; fails an unfinished one after `patience`.
     fn judge<T>(&mut self, cx: &mut Context<'_>, step: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if step.is_ready() {
             self.waiting = None;

@@ -1,4 +1,4 @@
-//! From a request to a response.
+//! Turns a request into a response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use super::text::{self, Format};
 use crate::http::{Answer, response, whole};
 
 const TEXT: &str = "text/plain; charset=utf-8";
-/// What the formats are called.
+/// Content types of the formats.
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -24,9 +24,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 #[derive(Debug, Clone)]
 pub(super) struct Answerer {
     pub(super) questions: mpsc::Sender<Question>,
-    /// Scrapes that found every place taken.
+    /// Clients that found no free connection.
     pub(super) refused: Arc<AtomicU64>,
-    /// How long the core may take.
+    /// Timeout of the core's answer.
     pub(super) patience: Duration,
 }
 
@@ -56,12 +56,12 @@ impl Answerer {
         }
     }
 
-    /// Counts a client too many.
+    /// Counts a client that is refused.
     pub(super) fn refuse(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a client too many, and tells it.
+    /// Counts a client that is refused, and returns its answer.
     pub(super) fn full(&self) -> Answer {
         self.refuse();
         line(
@@ -70,15 +70,15 @@ impl Answerer {
         )
     }
 
-    /// Everything as of now. Written on a blocking thread: a thousand addresses take milliseconds, in which
-    /// events would queue.
+    /// The metrics page. Written on a blocking thread: a thousand addresses take milliseconds, during which events
+    /// would queue.
     async fn metrics(&self, format: Format) -> Answer {
         let Some(reading) = self.ask(Question::Read).await else { return silent() };
         let refused = self.refused.load(Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
             text::write(Scrape { reading, process: Process::own(), refused }, format)
         });
-        // What has not begun when nobody waits any more is not done at all.
+        // If the client gives up before the job has begun, the job is cancelled.
         let late = written.abort_handle();
         let page = match timeout(self.patience, written).await {
             Ok(Ok(Ok(page))) => page,
@@ -109,7 +109,7 @@ impl Answerer {
     }
 }
 
-/// OpenMetrics for whoever says that it takes it, and takes nothing else as gladly.
+/// OpenMetrics if the client accepts it with at least the weight of plain text.
 fn format(headers: &HeaderMap) -> Format {
     let (mut open, mut plain) = (0u16, 0u16);
     for accepted in headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
@@ -126,7 +126,7 @@ fn format(headers: &HeaderMap) -> Format {
                 }
             }
             match name.as_str() {
-                // 0.0.1 is what 1.0.0 was called before it was done.
+                // 0.0.1 was the name of 1.0.0 before its release.
                 "application/openmetrics-text"
                     if version.is_none_or(|version| matches!(version, "1.0.0" | "0.0.1")) =>
                 {
@@ -140,10 +140,10 @@ fn format(headers: &HeaderMap) -> Format {
     if open > 0 && open >= plain { Format::OpenMetrics } else { Format::Plain }
 }
 
-/// `0.75` in thousandths; what is no number weighs nothing.
+/// Parses a weight such as `0.75`, in thousandths; 0 if it is not a number.
 fn quality(text: &str) -> u16 {
     let weight: f32 = text.parse().unwrap_or_default();
-    // Clamped, and a number that is none becomes 0.
+    // The value is clamped, and the cast turns NaN into 0.
     (weight.clamp(0.0, 1.0) * 1000.0) as u16
 }
 
@@ -151,7 +151,7 @@ fn line(status: StatusCode, text: &'static str) -> Answer {
     response(status, TEXT, whole(format!("{text}\n")))
 }
 
-/// The core did not answer in time.
+/// The answer if the core did not answer in time.
 fn silent() -> Answer {
     let text = "the daemon does not answer: it is going down, or stands still; its log may say why";
     line(StatusCode::SERVICE_UNAVAILABLE, text)

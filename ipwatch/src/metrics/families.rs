@@ -1,5 +1,4 @@
-//! Every metric, and how a reading becomes its samples. `docs/metrics.md` has the same list; a test compares
-//! the two.
+//! Every metric, and how a reading becomes its samples. `docs/metrics.md` has the same list; a test compares the two.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,9 +59,9 @@ const SOURCE: Family =
     gauge("ipwatch_source_status", "How a source stands: 1 for its status, 0 for each other one");
 const PROBE: Family =
     gauge("ipwatch_probe_status", "How a kernel event is seen: 1 for its status, 0 for each other");
-/// What [`standing`] returns.
+/// The values that [`standing`] returns.
 const SOURCE_STATES: [&str; 4] = ["active", "degraded", "down", "disabled"];
-/// What `status` of a [`Probe`] can be.
+/// The values of `status` of a [`Probe`].
 const PROBE_STATES: [&str; 4] = ["active", "fallback", "degraded", "missing"];
 const EVENTS: Family = counter("ipwatch_probe_events_total", "Events that were seen");
 const EVENTS_LOST: Family = counter(
@@ -125,12 +124,12 @@ const STARTED: Family =
 const FDS: Family = gauge("process_open_fds", "Open file descriptors of the daemon");
 const MAX_FDS: Family = gauge("process_max_fds", "How many file descriptors it may have open");
 
-/// Everything that one scrape tells.
+/// Everything that one scrape contains.
 #[derive(Debug)]
 pub(super) struct Scrape {
     pub(super) reading: Arc<Reading>,
     pub(super) process: Process,
-    /// Scrapes that found every place taken.
+    /// Clients that found no free connection.
     pub(super) refused: u64,
 }
 
@@ -152,11 +151,11 @@ impl Fill for Scrape {
     }
 }
 
-/// What a metric tells of a range.
+/// The value of one metric for a range.
 type Column = fn(&IpamRange) -> u64;
-/// The same of what is not always known.
+/// The same, if the value is not always known.
 type OptionalColumn = fn(&IpamRange) -> Option<u64>;
-/// How many series are left out, by metric.
+/// Number of series left out, by metric.
 type Omitted = BTreeMap<&'static str, u64>;
 
 impl Scrape {
@@ -224,7 +223,7 @@ impl Scrape {
             let doubled = page.family(family, samples)?;
             omitted.insert(family.name, ranges.omitted + doubled);
         }
-        // What is not known has no series.
+        // An unknown value has no series.
         let optional: [(&Family, OptionalColumn); 3] = [
             (&RANGE_LEAKED, |range| range.leaked),
             (&RANGE_HELD, |range| range.held),
@@ -253,13 +252,13 @@ impl Scrape {
             ];
             (labels, 1u64)
         });
-        // One IP twice in one netns is one series, and nothing is left out.
+        // One IP twice in one netns is one series; it does not count as left out.
         page.family(&ADDRESS, samples)?;
         omitted.insert(ADDRESS.name, addresses.omitted);
         Ok(())
     }
 
-    /// Sources and probes, and how fast they are.
+    /// Sources, probes, and latency.
     fn sight(&self, page: &mut Page<'_>) -> fmt::Result {
         let reading = &self.reading;
         let sources = reading.sources.iter().flat_map(|source| {
@@ -280,7 +279,7 @@ impl Scrape {
         page.family(&PROBE, probes)?;
         let seen = reading.probes.iter();
         page.family(&EVENTS, seen.filter_map(|probe| Some((event(probe), probe.seen?))))?;
-        // None lost is told as none, where there is somebody who counts.
+        // A loss of 0 is exported for events that are counted at all.
         let counted = reading.probes.iter().filter(|probe| probe.seen.is_some());
         page.family(
             &EVENTS_LOST,
@@ -294,7 +293,7 @@ impl Scrape {
         page.histogram(&LATENCY, &latency.buckets, latency.sum, latency.count)
     }
 
-    /// What was lost on the way, in and out.
+    /// Losses of facts and of telemetry.
     fn losses(&self, page: &mut Page<'_>) -> fmt::Result {
         let reading = &self.reading;
         page.single(&FACTS, reading.facts)?;
@@ -340,8 +339,8 @@ impl Scrape {
     }
 }
 
-/// A series for each state that something can be in: 1 for the one that it is in, 0 for each other one. It always is in
-/// one, even if the list does not have it.
+/// A series for each state of something: 1 for the current state, 0 for the others. A state that `all` lacks is
+/// added, so that exactly one series is 1.
 fn states<'a>(
     all: &'static [&'static str],
     current: &'a str,
@@ -350,7 +349,7 @@ fn states<'a>(
     all.iter().map(move |state| (*state, u64::from(*state == current))).chain(unlisted)
 }
 
-/// As JSON spells it.
+/// As in JSON.
 fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "info",
@@ -359,7 +358,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// As JSON spells it.
+/// As in JSON.
 fn status(status: Status) -> &'static str {
     match status {
         Status::Pending => "pending",
@@ -368,7 +367,7 @@ fn status(status: Status) -> &'static str {
     }
 }
 
-/// As JSON spells it.
+/// As in JSON.
 fn standing(status: SourceStatus) -> &'static str {
     match status {
         SourceStatus::Active => "active",

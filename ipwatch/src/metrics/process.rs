@@ -1,4 +1,4 @@
-//! What the daemon itself costs, as `/proc` tells of it. The names are those that Prometheus' own clients use.
+//! Resources used by the daemon itself, from `/proc`. The metric names are those of Prometheus' client libraries.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use crate::bounded;
 use crate::clock;
 
-/// One line of numbers.
+/// Maximum size of `/proc/self/stat`, in bytes.
 const STAT: usize = 4096;
-/// Descriptors that are counted.
+/// Maximum number of descriptors that are counted.
 const MOST_FDS: usize = 65_536;
 
-/// The process at one moment; what cannot be read is absent.
+/// Figures of the process at one moment; `None` if one cannot be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Process {
     /// User and system time, in seconds.
@@ -24,12 +24,12 @@ pub(super) struct Process {
     pub(super) started: Option<f64>,
     /// Open descriptors.
     pub(super) fds: Option<u64>,
-    /// How many there may be.
+    /// Limit of open descriptors (`RLIMIT_NOFILE`).
     pub(super) max_fds: Option<u64>,
 }
 
 impl Process {
-    /// This process, now. Reads a few files of `/proc`, which takes some microseconds.
+    /// The figures of this process. Reads a few files of `/proc`, which takes some microseconds.
     pub(super) fn own() -> Self {
         let fds = std::fs::read_dir("/proc/self/fd");
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -44,9 +44,9 @@ impl Process {
         }
     }
 
-    /// Reads `/proc/PID/stat` (proc(5)).
+    /// Parses `/proc/PID/stat` (proc(5)).
     fn parse(stat: &str) -> Option<Self> {
-        // The name may hold anything: the fields start after its last bracket, with the third one.
+        // The name may contain anything: the fields start after its last bracket, with the third one.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let ticks = rustix::param::clock_ticks_per_second() as f64;
@@ -61,8 +61,8 @@ impl Process {
     }
 }
 
-/// When this machine was booted, in seconds since 1970. Read once: a start that moves with the clock's
-/// corrections would look like a restart.
+/// When this machine booted, in seconds since 1970. Read once: if the start time moved with corrections of the clock,
+/// it would look like a restart.
 fn booted() -> f64 {
     static BOOTED: OnceLock<f64> = OnceLock::new();
     *BOOTED.get_or_init(|| clock::wall_offset() as f64 / 1e9)

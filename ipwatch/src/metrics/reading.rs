@@ -1,73 +1,74 @@
-//! What the core hands over: everything that a scrape tells, taken at one moment and bounded.
+//! The data of a scrape, taken by the core at one moment, and bounded.
 
 use std::collections::BTreeMap;
 
 use crate::contract::{IpamRange, Probe, Refused, SourceState};
 use crate::finding::{Code, Severity, Status};
 
-/// Ranges that are told of one node.
+/// Maximum number of ranges of one node.
 pub const RANGES: usize = 256;
-/// Critical findings that are told one by one.
+/// Maximum number of critical findings with a series of their own.
 pub const CRITICAL: usize = 64;
 
-/// The daemon at one moment.
+/// The daemon's state at one moment.
 #[derive(Debug, Default)]
 pub struct Reading {
     /// The node's name.
     pub node: String,
     pub kernel: String,
-    /// Everything has been read once.
+    /// Whether the first snapshot is complete.
     pub whole: bool,
-    /// Findings that are open, counted.
+    /// Number of open findings, by group.
     pub findings: BTreeMap<FindingGroup, u64>,
-    /// Those that fire, are critical and follow from no other, one by one.
+    /// Findings that fire, are critical and have no cause among the findings, one by one.
     pub critical: Counted<CriticalFinding>,
-    /// Findings that opened since the start, by the severity that they opened with; every code is there with each.
+    /// Findings opened since the start, by the severity with which they opened; every code is present with each
+    /// severity.
     pub opened: BTreeMap<(Code, Severity), u64>,
-    /// Findings that were resolved since then; every code is there.
+    /// Findings resolved since the start; every code is present.
     pub resolved: BTreeMap<Code, u64>,
-    /// What the networks can still hand out.
+    /// The IPAM ranges.
     pub ranges: Counted<(Extent, IpamRange)>,
-    /// IPs of pods; `None` when nobody wants them.
+    /// IPs of pods; `None` if `address_info` is off.
     pub addresses: Option<Counted<AddressInfo>>,
-    /// How each event is seen.
+    /// Every event and its rung.
     pub probes: Vec<Probe>,
-    /// What sources told and was not taken.
+    /// Names that sources reported and that were rejected.
     pub refused: Vec<Refused>,
-    /// Runs of programs that the kernel left out, as of the last minute.
+    /// Events that no program saw because it was already running, as of the last count.
     pub missed: u64,
-    /// Events of tasks that no probe told, by event.
+    /// Events of tasks that no probe reported, by event.
     pub missed_events: BTreeMap<&'static str, u64>,
-    /// From an event in the kernel to the map.
+    /// Latency from an event in the kernel to the map.
     pub latency: LatencyReading,
-    /// Facts that the map took.
+    /// Number of facts that the map took.
     pub facts: u64,
-    /// How often everything was read again because events were lost.
+    /// How often everything was read again after a loss of events.
     pub resyncs: u64,
-    /// What the telemetry did, by signal; empty without a collector and without Events.
+    /// Counters of the telemetry, by signal; empty without a collector and without Events.
     pub telemetry: BTreeMap<&'static str, Signal>,
-    /// Changes that were published.
+    /// Number of changes that were published.
     pub published: u64,
-    /// Failed attempts to send; `None` without either.
+    /// Failed attempts to send; `None` without a collector and without Events.
     pub failures: Option<u64>,
-    /// How every source stands.
+    /// Status of every source.
     pub sources: Vec<SourceState>,
-    /// Rows that wait to be written to disk, and those that were lost for want of room.
+    /// Number of rows that wait to be written to disk, and of those that were dropped because the queue was full.
     pub ledger: (u64, u64),
-    /// How much is known.
+    /// Sizes of the map.
     pub sizes: Sizes,
-    /// Links, addresses and routes beyond the bounds of their netns.
+    /// Links, addresses and routes that exceed the bounds of their netns.
     pub beyond_bounds: u64,
-    /// Claims of IPs that were forgotten for want of room.
+    /// Claims of IPs that were dropped for want of room.
     pub forgotten_claims: u64,
 }
 
-/// At most so many, and how many more there are.
+/// A list with a limit, and the number of elements left out.
 #[derive(Debug)]
 pub struct Counted<T> {
-    /// Those that are told.
+    /// The elements that are kept.
     pub told: Vec<T>,
-    /// How many are not.
+    /// The number of elements left out.
     pub omitted: u64,
 }
 
@@ -78,7 +79,7 @@ impl<T> Default for Counted<T> {
 }
 
 impl<T> Counted<T> {
-    /// The first `most` of them.
+    /// Keeps the first `most` elements.
     pub fn first(mut all: Vec<T>, most: usize) -> Self {
         let omitted = all.len().saturating_sub(most) as u64;
         all.truncate(most);
@@ -86,32 +87,28 @@ impl<T> Counted<T> {
     }
 }
 
-/// Which findings are counted together.
+/// Findings with these properties are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FindingGroup {
-    /// Their kind.
     pub code: Code,
-    /// How bad they are.
     pub severity: Severity,
-    /// Where they stand.
     pub status: Status,
-    /// What is to be done about them.
     pub role: Role,
 }
 
-/// What a finding is to whoever looks at it.
+/// Whether a finding needs attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// It stands for itself.
+    /// Has no cause among the findings.
     Cause,
-    /// It follows from another one.
+    /// Is a consequence of another finding.
     Consequence,
-    /// Somebody knows it already.
+    /// Was acknowledged.
     Acked,
 }
 
 impl Role {
-    /// As a label says it.
+    /// The value of the label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -122,17 +119,15 @@ impl Role {
     }
 }
 
-/// Whose a range is, or what a finding is about: where it is the whole cluster's, every node reports it.
+/// What a range or a finding extends to. If it is the whole cluster, every node reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
-    /// This node's alone.
     Node,
-    /// All nodes'.
     Cluster,
 }
 
 impl Extent {
-    /// As a label says it.
+    /// The value of the label.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -145,65 +140,57 @@ impl Extent {
 /// A finding that pages.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CriticalFinding {
-    /// Its id, which stays through restarts.
+    /// Its id, which survives restarts.
     pub id: String,
-    /// Its kind.
     pub code: Code,
-    /// Whether every node of the cluster reports the same.
+    /// Whether every node of the cluster reports this finding.
     pub extent: Extent,
-    /// The IP at stake. None where a network is: then its IPs come and go, and the series stays.
+    /// The IP. `None` if the finding is about a network: its IPs come and go, but the series must stay.
     pub ip: Option<String>,
-    /// The network.
     pub network: Option<String>,
-    /// The pod's namespace.
     pub namespace: Option<String>,
-    /// The pod's name.
     pub pod: Option<String>,
 }
 
-/// An IP and whose it is.
+/// An IP and its pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressInfo {
     pub ip: std::net::IpAddr,
-    /// Its netns: the inode where it is known.
+    /// Its netns: the inode, if it is known.
     pub netns: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's name.
     pub pod: String,
 }
 
-/// What became of one signal at the collector.
+/// Counters of one signal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Signal {
-    /// It took them.
+    /// Accepted by the collector.
     pub exported: u64,
-    /// It did not.
+    /// Dropped.
     pub dropped: u64,
-    /// They wait.
+    /// Queued or in flight.
     pub waiting: u64,
 }
 
-/// Latencies, counted.
+/// A histogram of latencies.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LatencyReading {
-    /// Upper bounds in seconds, and how many fell below each and not below the one before.
+    /// Upper bounds in seconds, each with the number of latencies between the previous bound and this one.
     pub buckets: Vec<(f64, u64)>,
-    /// All of them together, in seconds.
+    /// Sum, in seconds.
     pub sum: f64,
-    /// How many.
+    /// Number of latencies.
     pub count: u64,
 }
 
-/// How much is known.
+/// Sizes of the map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Network namespaces.
     pub netns: usize,
-    /// Addresses in them.
+    /// Addresses in all netns.
     pub addresses: usize,
     /// Tasks outside the host's netns.
     pub tasks: usize,
-    /// Neighbour entries.
     pub neighbours: usize,
 }

@@ -1,7 +1,7 @@
-//! Where Prometheus comes: a port of the loopback or a Unix socket, and what a client may do there.
+//! The listener for Prometheus, a loopback port or a Unix socket, with its limits for clients.
 //!
-//! Everything is bounded: how many are connected, how long each may take to ask, to read, and in all. A scrape
-//! that never reads holds one place for a while, and nothing else.
+//! Everything is bounded: the number of connections, the time to send a request, to read the answer, and in total. A
+//! client that never reads only occupies one connection for a while.
 
 use std::future::Future;
 use std::io;
@@ -23,31 +23,31 @@ use crate::http::bind::{self, Bound};
 use crate::http::seats::NoSeat;
 use crate::http::{self, Patience};
 
-/// How long connections that are being served may go on after a shutdown began.
+/// How long running connections may continue after a shutdown began.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Why nothing can listen there. Each says what to do.
+/// Why the server cannot listen. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else listens on that port.
+    /// Another process listens on this port.
     #[error(
         "metrics: {0} is in use: name a free port as [metrics] listen, or stop what has it (`ss -ltnp` shows it)"
     )]
     PortInUse(SocketAddr),
-    /// The system refused.
+    /// The system call failed.
     #[error(
         "metrics: cannot listen on {address}: {error}; name another address as [metrics] listen"
     )]
     Refused {
-        /// On what.
+        /// The address to listen on.
         address: SocketAddr,
-        /// The refusal.
+        /// The system's error.
         error: io::Error,
     },
-    /// Somebody else listens on that socket.
+    /// Another process listens on this socket.
     #[error("metrics: unix:{0} is in use: name another socket as [metrics] listen")]
     SocketInUse(PathBuf),
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("metrics: {0}; name another socket as [metrics] listen")]
     Socket(String),
 }
@@ -71,15 +71,15 @@ impl From<bind::BindError> for BindError {
     }
 }
 
-/// What clients are allowed.
+/// Limits for clients.
 #[derive(Debug, Clone, Copy)]
 struct Options {
-    /// Connections at one time. A node has one Prometheus, or two, and somebody with curl.
+    /// Maximum number of connections: a node is scraped by one Prometheus or two, and read by a person with curl.
     connections: usize,
     patience: Patience,
-    /// How long the core may take.
+    /// Timeout of the core's answer.
     answer: Duration,
-    /// How long a connection may last, however diligently its client reads.
+    /// Maximum duration of a connection, even if its client keeps reading.
     whole: Duration,
 }
 
@@ -94,7 +94,7 @@ impl Default for Options {
     }
 }
 
-/// A bound address, ready to serve.
+/// A bound listener, ready to serve.
 #[derive(Debug)]
 pub struct Server {
     bound: Place,
@@ -108,7 +108,7 @@ enum Place {
 }
 
 impl Server {
-    /// Listens. Needs no tokio runtime.
+    /// Binds the listener. Needs no tokio runtime.
     ///
     /// # Errors
     /// The port or the socket is in use, or the system refuses.
@@ -128,7 +128,7 @@ impl Server {
         Ok(Self { bound, options: Options::default() })
     }
 
-    /// Where it listens: the port that was taken, where any would do.
+    /// The address, with the port that the kernel chose for port 0.
     #[cfg(test)]
     fn address(&self) -> Option<SocketAddr> {
         match &self.bound {
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Serves until `shutdown` is done, and removes the socket.
+    /// Serves until `shutdown` completes, and removes the socket.
     ///
     /// # Errors
     /// The socket cannot be used with tokio.

@@ -1,4 +1,4 @@
-//! `[metrics]`: where Prometheus finds them, and which of those that grow with the node it gets.
+//! `[metrics]`: the address to listen on, and limits of the series that grow with the node.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::contract::Prefix;
 
-/// Series of `ipwatch_address_info` that one node may have, by default: four times the pods that it runs.
+/// Default maximum number of `ipwatch_address_info` series: four times the pods that a node runs.
 const ADDRESSES: usize = 1024;
-/// More than that is no metric any more.
+/// Upper limit of that maximum: beyond it a metric is the wrong tool.
 const MOST_ADDRESSES: usize = 16_384;
 
 /// `[metrics]`.
@@ -19,14 +19,14 @@ const MOST_ADDRESSES: usize = 16_384;
 pub struct Settings {
     /// `"127.0.0.1:9469"` or `"unix:/run/ipwatch/metrics.sock"`. Absent: nothing listens.
     pub listen: Option<Listen>,
-    /// Listen on an address that other machines reach. Whoever reaches it can read pods' names and IPs.
+    /// Allow an address that other machines can reach. They can then read the names and IPs of pods.
     pub allow_non_loopback: bool,
-    /// `ipwatch_address_info`, a series for each IP of a pod.
+    /// Export `ipwatch_address_info`, a series for each IP of a pod.
     pub address_info: bool,
-    /// The pods' IPs: no other is a series of `ipwatch_address_info`.
+    /// The prefixes of pod IPs: only IPs within them have an `ipwatch_address_info` series.
     #[serde(deserialize_with = "prefixes")]
     pub pod_cidrs: Vec<Prefix>,
-    /// How many of them there may be; the rest is counted.
+    /// Maximum number of these series; the number left out is a metric as well.
     pub max_address_series: usize,
 }
 
@@ -43,7 +43,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What is wrong, if anything is.
+    /// The first error in the settings, if any.
     pub(crate) fn wrong(&self) -> Option<String> {
         if let Some(Listen::Tcp(address)) = &self.listen
             && !address.ip().to_canonical().is_loopback()
@@ -66,13 +66,11 @@ impl Settings {
     }
 }
 
-/// Where it listens.
+/// The address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Listen {
-    /// An address and a port.
     Tcp(SocketAddr),
-    /// A Unix socket's path.
     Unix(PathBuf),
 }
 
@@ -81,14 +79,14 @@ impl FromStr for Listen {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            // unix:///run/x.sock is how others write it.
+            // `unix:///run/x.sock` is accepted as well.
             let path = path.strip_prefix("//").unwrap_or(path);
             if !path.starts_with('/') {
                 return Err(format!("{text:?}: the path after unix: must begin with /"));
             }
             return Ok(Listen::Unix(path.into()));
         }
-        // A name would have to be looked up, and may mean another address tomorrow.
+        // No host names: a name needs a lookup, and may resolve to another address later.
         text.parse().map(Listen::Tcp).map_err(|_| {
             format!(
                 "{text:?} is neither an IP and a port nor a socket: write it as \"127.0.0.1:9469\", \

@@ -1,5 +1,5 @@
-//! How metrics are written: OpenMetrics by `prometheus-client`, and Prometheus' own older format made of it,
-//! which differs in the names of counters.
+//! Writes metrics: OpenMetrics by `prometheus-client`, and Prometheus' older text format, derived from it, which
+//! differs in the names of counters.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,12 +12,12 @@ use prometheus_client::registry::Registry;
 
 use crate::escape::escape;
 
-/// Longest value of a label, in characters; what a container may choose is not to fill somebody's database.
+/// Maximum length of a label value, in characters: values that a container chooses must not fill the database.
 const LABEL: usize = 128;
-/// What a counter's name ends in.
+/// Suffix of a counter's name.
 const TOTAL: &str = "_total";
 
-/// Which format.
+/// The text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// OpenMetrics 1.0.
@@ -26,18 +26,15 @@ pub(super) enum Format {
     Plain,
 }
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows.
     Counter,
-    /// It goes up and down.
     Gauge,
-    /// Counts by size.
     Histogram,
 }
 
-/// A metric, by the name of its samples.
+/// A metric, with the name that its samples have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Family {
     pub(super) name: &'static str,
@@ -45,10 +42,10 @@ pub(super) struct Family {
     pub(super) help: &'static str,
 }
 
-/// Names and values; foreign values come from [`label`].
+/// Names and values; values from outside must pass through [`label`].
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// A sample's value.
+/// Value of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     Whole(u64),
@@ -79,7 +76,7 @@ impl From<f64> for Value {
     }
 }
 
-/// Foreign text as the value of a label: nothing in it acts on a terminal that shows it, and it ends somewhere.
+/// Makes a label value from text of another origin: escaped for terminals, and truncated.
 pub(super) fn label(text: &str) -> String {
     let text = escape(text);
     match text.char_indices().nth(LABEL) {
@@ -88,12 +85,12 @@ pub(super) fn label(text: &str) -> String {
     }
 }
 
-/// Where metrics are written, one after the other.
+/// A page to which metrics are written, one after the other.
 pub(super) struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
-    /// A metric and its samples. One label set may be there only once, or no sample of the whole page would be
-    /// taken: the first one counts, and how many were left out is returned.
+    /// Writes a metric and its samples. Prometheus rejects the whole page if a label set occurs twice: the first
+    /// sample is kept, and the number of those left out is returned.
     pub(super) fn family<V: Into<Value>>(
         &mut self,
         family: &Family,
@@ -120,12 +117,12 @@ impl Page<'_> {
         Ok(doubled)
     }
 
-    /// A metric of one sample without labels.
+    /// Writes a metric with one sample and without labels.
     pub(super) fn single(&mut self, family: &Family, value: impl Into<Value>) -> fmt::Result {
         self.family(family, [(Labels::new(), value)]).map(|_| ())
     }
 
-    /// A histogram; the last bucket, which holds everything, is added.
+    /// Writes a histogram and adds its last bucket, `+Inf`.
     pub(super) fn histogram(
         &mut self,
         family: &Family,
@@ -141,7 +138,7 @@ impl Page<'_> {
 
     fn begin<'s>(&'s mut self, family: &'s Family) -> Result<MetricEncoder<'s>, fmt::Error> {
         let (name, kind) = match family.kind {
-            // The encoder adds the ending.
+            // The encoder adds the suffix.
             Kind::Counter => {
                 (family.name.strip_suffix(TOTAL).unwrap_or(family.name), MetricType::Counter)
             }
@@ -165,7 +162,7 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: Value) -> fmt::Resu
     }
 }
 
-/// Something that writes its metrics on a page.
+/// Writes its metrics to a page.
 pub(super) trait Fill: fmt::Debug + Send + Sync + 'static {
     fn fill(&self, page: &mut Page<'_>) -> fmt::Result;
 }
@@ -179,7 +176,7 @@ impl<T: Fill> Collector for Filled<T> {
     }
 }
 
-/// The whole page.
+/// Writes the whole page.
 pub(super) fn write(filler: impl Fill, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Filled(filler)));
@@ -191,8 +188,8 @@ pub(super) fn write(filler: impl Fill, format: Format) -> Result<String, fmt::Er
     })
 }
 
-/// The same in Prometheus' text format: there the family of a counter is named as its samples are, and no line
-/// ends the page. Lines that begin with `#` are ours alone, as a line break in a label is escaped.
+/// Converts a page to Prometheus' text format: there the family of a counter has the name of its samples, and there
+/// is no end marker. Only our own lines begin with `#`, because line breaks in labels are escaped.
 fn plain(page: &str) -> String {
     let mut out = String::with_capacity(page.len() + 1024);
     let mut lines = page.lines().peekable();
@@ -200,7 +197,7 @@ fn plain(page: &str) -> String {
         if line == "# EOF" {
             break;
         }
-        // HELP goes before TYPE.
+        // HELP comes before TYPE.
         let counter = match line.strip_prefix("# HELP ") {
             Some(_) => lines.peek().is_some_and(|next| next.ends_with(" counter")),
             None => line.starts_with("# TYPE ") && line.ends_with(" counter"),

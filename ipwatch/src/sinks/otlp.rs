@@ -71,6 +71,7 @@ pub enum OtlpError {
     )]
     File {
         path: PathBuf,
+        /// What is wrong with it.
         why: String,
     },
     /// Any other setting, as a whole sentence.

@@ -1,4 +1,4 @@
-//! From a request to a response.
+//! Turns a request into a response.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,26 +26,26 @@ use crate::http::{Answer, response, whole};
 pub(super) struct Answerer {
     pub(super) requests: mpsc::Sender<Request>,
     pub(super) events: Streams,
-    /// Turns true when the server goes down.
+    /// Becomes true when the server shuts down.
     pub(super) closed: watch::Receiver<bool>,
     pub(super) watchers: Seats,
-    /// Documents that are made at one time: one of everything may have megabytes.
+    /// Limits the documents that are built at the same time: a document of everything may have megabytes.
     pub(super) documents: Arc<Semaphore>,
-    /// Answers above [`LARGE`] that are being read at one time.
+    /// Limits the answers above [`LARGE`] that are being read at the same time.
     pub(super) large: Seats,
     pub(super) answer_timeout: Duration,
 }
 
-/// An answer of more bytes has one of few places until it is read.
+/// Size in bytes above which an answer needs one of a few seats until it is read.
 const LARGE: usize = 1 << 20;
 
-/// One connection.
+/// State of one connection.
 pub(super) struct Visit {
-    /// The user who asks.
+    /// The user id of the client.
     pub(super) uid: u32,
-    /// It stays for what comes.
+    /// Whether the connection follows events.
     pub(super) follows: AtomicBool,
-    /// Where it reads a large answer, until it has gone.
+    /// The seat of a large answer, held until the connection ends.
     place: OnceLock<Seat>,
 }
 
@@ -91,7 +91,7 @@ impl Answerer {
         }
     }
 
-    /// A document of any size.
+    /// Answers with a document of any size.
     async fn document(&self, visit: &Visit, ask: Ask) -> Result<Answer, Problem> {
         let turn = Arc::clone(&self.documents).acquire_owned();
         let _turn = timeout(self.answer_timeout, turn).await.map_err(|_| Problem::busy())?;
@@ -122,11 +122,11 @@ impl Answerer {
         }
     }
 
-    /// The daemon answers, and how its sources stand.
+    /// The health answer: that the daemon answers, and the status of its sources.
     async fn health(&self, uid: u32) -> Result<Answer, Problem> {
         let Document { schema, node, taken_at, sources, body, .. } =
             self.ask(uid, Ask::Doctor).await?;
-        // Which rung each event stands on is for `/v1/doctor`.
+        // The rungs of the events are in `/v1/doctor`.
         debug_assert!(matches!(body, Body::Probes(_)));
         let whole = sources
             .iter()
@@ -139,7 +139,7 @@ impl Answerer {
         Ok(answered(json(health).await?))
     }
 
-    /// Events from now on, one JSON document a line, until either side goes.
+    /// Events from now on, one JSON document a line, until either side closes.
     fn watch(&self, visit: &Visit, stream: Stream) -> Result<Answer, Problem> {
         let place = self.watchers.take(Some(visit.uid)).map_err(|why| {
             let next = "stop one of the running `ipwatch watch`";
@@ -160,7 +160,7 @@ impl Answerer {
     }
 }
 
-/// One reader of the stream of events.
+/// A subscriber of a stream of events.
 struct Follower {
     events: broadcast::Receiver<Event>,
     closed: watch::Receiver<bool>,
@@ -191,7 +191,7 @@ impl Follower {
     }
 }
 
-/// A refusal: a status and one line each of what is wrong and what to do.
+/// An error answer: a status, and one line each of what is wrong and what to do.
 #[derive(Debug, Clone)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -219,7 +219,7 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error, "look at the daemon's log")
     }
 
-    /// There is no place to do this.
+    /// The answer if there is no free seat.
     fn no_seat(why: NoSeat, doing: &str, next: &str) -> Self {
         let what = match why {
             NoSeat::Full => format!("too many clients are {doing}"),
@@ -234,7 +234,7 @@ impl Problem {
         Self::no_seat(why, "connected", "try again in a moment; `ss -xp` shows who is connected")
     }
 
-    /// What the core says. `elsewhere` is where to look for what is not there.
+    /// The answer to an error of the core. `elsewhere` says where to look for what was not found.
     fn of(error: &AskError, elsewhere: &str) -> Self {
         let (status, next) = match error {
             AskError::NotFound(_) => (StatusCode::NOT_FOUND, elsewhere),
@@ -285,7 +285,7 @@ impl From<BadTarget> for Problem {
     }
 }
 
-/// What lists everything of the kind that was asked for.
+/// The command that lists everything of the kind that was asked for.
 fn list_of(ask: &Ask) -> &'static str {
     match ask {
         Ask::Findings { .. } | Ask::Ack { .. } | Ask::Unack { .. } => {
@@ -308,8 +308,8 @@ fn answered(json: Vec<u8>) -> Answer {
     response(StatusCode::OK, "application/json", whole(json))
 }
 
-/// It as JSON. Written on a blocking thread: ten thousand addresses take tens of milliseconds, in which
-/// events would queue.
+/// Serialises on a blocking thread: ten thousand addresses take tens of milliseconds, during which events would
+/// queue.
 async fn json(document: impl Serialize + Send + 'static) -> Result<Vec<u8>, Problem> {
     let written = tokio::task::spawn_blocking(move || {
         serde_json::to_vec(&document).map(|mut bytes| {

@@ -1,4 +1,4 @@
-//! The server against a core that is not there: what goes over the wire, and who is kept waiting.
+//! The server with a fake core: the bytes on the wire, and the limits of clients.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::api::client::{Client, ClientError};
 use crate::api::{Ask, AskError, Event, Selector, Stream};
 use crate::contract::{self, Body, Document, SCHEMA, Tenure};
 
-/// A server with a core of our own, in a directory of our own.
+/// A server with a fake core, in a temporary directory.
 struct Rig {
     path: PathBuf,
     requests: mpsc::Receiver<Request>,
@@ -47,12 +47,12 @@ impl Rig {
         ask
     }
 
-    /// What comes back for these bytes, whole.
+    /// The whole response to these bytes.
     async fn raw(&self, request: &str) -> String {
         let mut stream = UnixStream::connect(&self.path).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut response = Vec::new();
-        // A server that hung up before it read everything resets the connection: after its answer.
+        // A server that closes before it has read everything resets the connection, after its answer.
         let _ = stream.read_to_end(&mut response).await;
         String::from_utf8(response).unwrap()
     }
@@ -211,7 +211,7 @@ async fn followers_are_few_and_one_that_left_makes_room() {
     };
     assert!(hint.contains("ipwatch watch"));
     drop(first);
-    // The server learns of it without an event to write.
+    // The server notices the disconnect without an event to write.
     let again = async {
         while rig.client().watch(Stream::Events).await.is_err() {
             tokio::task::yield_now().await;
@@ -232,7 +232,7 @@ async fn one_client_too_many_is_told_and_silent_ones_lose_their_place() {
     let refused = rig.get("/v1/doctor?x=1").await;
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     let mut rest = String::new();
-    // The server hangs up on it.
+    // The server closes the connection.
     timeout(Duration::from_secs(10), silent.read_to_string(&mut rest)).await.unwrap().unwrap();
     assert!(rig.get("/v1/doctor?x=1").await.starts_with("HTTP/1.1 400"));
     rig.stop().await;
@@ -254,7 +254,7 @@ async fn a_follower_that_never_reads_is_let_go_and_nobody_waits_for_it() {
             tokio::task::yield_now().await;
         }
     });
-    // The core is asked and answers while the deaf one's buffers fill up.
+    // The core answers while the buffers of the client that does not read fill up.
     let client = rig.client();
     let answer = document(Body::Probes(Vec::new()));
     let (_, answered) = tokio::join!(rig.reply(Ok(answer)), client.ask(&Ask::Doctor));
@@ -279,7 +279,7 @@ async fn a_core_that_does_not_answer_is_named() {
         panic!("no timeout")
     };
     let _ = rig.requests.recv().await;
-    // And one that has gone.
+    // The same for a core that has ended.
     rig.requests.close();
     let Err(ClientError::Refused { status: 503, error, .. }) = client.ask(&Ask::Doctor).await
     else {
@@ -313,7 +313,7 @@ async fn the_client_names_a_daemon_of_another_schema() {
     rig.stop().await;
 }
 
-/// Both locks, with a real foreign user: the file's mode, and the peer's credentials.
+/// Both barriers, with a real foreign user: the file's mode, and the peer's credentials.
 #[tokio::test]
 async fn a_foreign_user_is_refused_with_a_reason() {
     use std::os::unix::fs::PermissionsExt;
@@ -332,7 +332,7 @@ async fn a_foreign_user_is_refused_with_a_reason() {
     rig.stop().await;
 }
 
-/// One user connects as often as he can and asks nothing.
+/// One user opens as many connections as possible and sends no request.
 #[tokio::test]
 async fn whoever_only_connects_keeps_no_seat_from_root() {
     use std::os::unix::fs::PermissionsExt;
@@ -359,7 +359,7 @@ async fn whoever_only_connects_keeps_no_seat_from_root() {
     rig.stop().await;
 }
 
-/// Linux keeps credentials per thread.
+/// In Linux each thread has its own credentials.
 fn become_nobody() {
     let (uid, gid) = (rustix::fs::Uid::from_raw(65534), rustix::fs::Gid::from_raw(65534));
     rustix::thread::set_thread_groups(&[]).unwrap();
@@ -377,12 +377,12 @@ async fn as_nobody(client: Client) -> ClientError {
     tokio::task::spawn_blocking(move || asked.join().unwrap()).await.unwrap()
 }
 
-/// More than a socket's buffers take.
+/// A document that exceeds the buffers of a socket.
 fn large() -> Document {
     Document { node: "n".repeat(3 << 20), ..document(Body::Probes(Vec::new())) }
 }
 
-/// Asks for it and reads nothing but the beginning of the answer.
+/// Requests the large document and reads only the beginning of the answer.
 async fn visitor(rig: &mut Rig) -> UnixStream {
     let mut stream = UnixStream::connect(&rig.path).await.unwrap();
     stream.write_all(b"GET /v1/doctor HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -406,11 +406,11 @@ async fn few_read_large_answers_at_one_time() {
         panic!("{refused:?}")
     };
     assert!(hint.starts_with("ask for less"), "{hint}");
-    // What is small finds its place.
+    // A small answer is still served.
     let small = document(Body::Probes(Vec::new()));
     let (_, answered) = tokio::join!(rig.reply(Ok(small)), client.ask(&Ask::Doctor));
     answered.unwrap();
-    // And one who goes makes room.
+    // A client that disconnects makes room.
     drop(readers.pop());
     let room = async {
         while tokio::join!(rig.reply(Ok(large())), client.ask(&Ask::Doctor)).1.is_err() {
@@ -426,10 +426,10 @@ async fn whoever_reads_byte_by_byte_is_let_go() {
     let mut rig = Rig::start(Options { whole_timeout: Duration::from_secs(3), ..options() });
     let mut slow = visitor(&mut rig).await;
     let ended = async {
-        // Slower than the server waits, which is long enough for the answer to begin on a machine that is busy.
+        // Slower than the server's timeout, which is long enough for the answer to begin on a busy machine.
         let mut part = [0; 4096];
         let mut read = 0;
-        // Within its buffers it reads on; then comes the end, before that of the answer.
+        // The client can read what is buffered; then the stream ends before the answer does.
         while let Ok(some @ 1..) = slow.read(&mut part).await {
             read += some;
             tokio::time::sleep(Duration::from_millis(15)).await;

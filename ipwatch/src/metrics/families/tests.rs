@@ -1,4 +1,4 @@
-//! A full page against what the documentation says of it.
+//! Compares a full page with the documentation.
 
 use super::*;
 use crate::contract::SourceState;
@@ -38,7 +38,7 @@ fn probe(event: &str, seen: Option<u64>) -> Probe {
     }
 }
 
-/// Something of everything.
+/// A reading with every field set.
 fn full() -> Reading {
     let group = FindingGroup {
         code: Code::IpDuplicate,
@@ -89,7 +89,7 @@ fn full() -> Reading {
     }
 }
 
-/// A page on which everything that others choose is this word.
+/// A page on which every value that others choose is `word`.
 pub(crate) fn page_of(word: &str) -> String {
     let text = || word.to_owned();
     let mut reading = full();
@@ -119,10 +119,10 @@ fn page(reading: Reading) -> String {
     write(Scrape { reading: Arc::new(reading), process, refused: 9 }, Format::Plain).unwrap()
 }
 
-/// Type and labels by name.
+/// Type and labels, by name.
 type Described = BTreeMap<String, (String, Vec<String>)>;
 
-/// What a page has.
+/// The metrics of a page.
 fn served(page: &str) -> Described {
     let mut served = Described::new();
     for line in page.lines() {
@@ -149,13 +149,13 @@ fn served(page: &str) -> Described {
     served
 }
 
-/// What the table says.
+/// The metrics in the documentation's table.
 fn documented() -> Described {
     let text = include_str!("../../../../docs/metrics.md");
     let rows = text.lines().filter_map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
-        // The other tables are of paths and alerts.
+        // The other tables list paths and alerts.
         (cells.len() == 7).then(|| {
             let labels = cells[3].split(", ").map(|label| label.trim_matches('`').to_owned());
             let labels = labels.filter(|label| !label.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! The server against a core that is not there: what goes over the wire, and who is kept waiting.
+//! The server with a fake core: the bytes on the wire, and the limits of clients.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -38,12 +38,12 @@ impl Rig {
         Self { address, stop, server, core }
     }
 
-    /// What comes back for these bytes, whole.
+    /// The whole response to these bytes.
     async fn raw(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut response = Vec::new();
-        // A server that hung up before it read everything resets the connection: after its answer.
+        // A server that closes before it has read everything resets the connection, after its answer.
         let _ = stream.read_to_end(&mut response).await;
         String::from_utf8(response).unwrap()
     }
@@ -96,7 +96,7 @@ async fn health_is_an_answer_and_readiness_a_whole_map() {
         let rig = Rig::start(Options::default(), ready, 0);
         assert!(rig.get("/healthz", "*/*").await.starts_with("HTTP/1.1 200"));
         assert!(rig.get("/readyz", "*/*").await.starts_with(readiness));
-        // What there is can be read before that.
+        // Metrics can be read before that.
         let page = rig.get("/metrics", "*/*").await;
         assert!(page.contains(&format!("ipwatch_ready {}\n", u8::from(ready))), "{page}");
         rig.stop().await;
@@ -116,7 +116,7 @@ async fn what_is_not_asked_rightly_is_told_what_is_right() {
     rig.stop().await;
 }
 
-/// `/healthz` is what a supervisor looks at: a core that stands still must not look well.
+/// `/healthz` is read by supervisors: a core that hangs must not look healthy.
 #[tokio::test]
 async fn a_core_that_stands_still_is_not_healthy() {
     let mut server = Server::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
@@ -135,13 +135,13 @@ async fn a_core_that_stands_still_is_not_healthy() {
     running.abort();
 }
 
-/// Some that never ask, some that ask for megabytes and never read: each keeps its place for a while only, one
-/// too many is told so and counted, and then there is room again.
+/// Some clients never send a request, others request megabytes and never read: each keeps its seat only for a while;
+/// a client too many gets 503 and is counted, and then there is room again.
 #[tokio::test]
 async fn those_who_never_read_lose_their_places() {
     let patience = Patience { head: Duration::from_secs(2), stall: Duration::from_secs(2) };
     let options = Options { connections: 2, patience, ..Options::default() };
-    // 10 MB: more than the kernel takes on for somebody.
+    // 10 MB: more than the kernel buffers for a connection.
     let rig = Rig::start(options, true, 10_000);
     let mut deaf = TcpStream::connect(rig.address).await.unwrap();
     deaf.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -167,12 +167,12 @@ async fn those_who_never_read_lose_their_places() {
     rig.stop().await;
 }
 
-/// Who finds no place, and none to be told so, is counted all the same.
+/// A client that gets neither a seat nor an answer is counted as well.
 #[tokio::test]
 async fn whoever_is_cut_off_is_counted() {
     let rig = Rig::start(Options { connections: 1, ..Options::default() }, true, 0);
     let mut clients = Vec::new();
-    // One that is served, 16 that would be told; they never ask. For three more there is nothing.
+    // One client is served and 16 get 503; they never send a request. Three more are cut off.
     for _ in 0..20 {
         clients.push(TcpStream::connect(rig.address).await.unwrap());
     }
@@ -194,7 +194,7 @@ async fn whoever_is_cut_off_is_counted() {
     rig.stop().await;
 }
 
-/// One that reads a little now and then is not stalled, and yet comes to an end.
+/// A client that reads a little at a time is not stalled, but its connection ends as well.
 #[tokio::test]
 async fn no_connection_lasts_for_ever() {
     let options = Options { whole: Duration::from_millis(300), ..Options::default() };
