@@ -1,10 +1,10 @@
-//! What no node alone can know: allocations of pods and nodes that are gone, the same IP on two nodes, Whereabouts
-//! and Calico against all pods. Looks, says what to do, and changes nothing.
+//! Checks that need a view of the whole cluster: allocations of deleted pods and nodes, the same IP on two nodes,
+//! Whereabouts and Calico against all pods. Reports what to do, and changes nothing.
 //!
 //! - `objects`: the fields that are read.
 //! - `read`: one look, kind by kind.
-//! - `snapshot`: what was seen, as data.
-//! - `checks`: from two looks to what is wrong. Pure.
+//! - `snapshot`: the result of a look, as data.
+//! - `checks`: finds what is wrong, from two looks. Pure.
 //! - `remedy`: the commands that free what has leaked. Pure.
 
 mod checks;
@@ -31,23 +31,23 @@ use crate::contract::{Body, Document, SCHEMA, SourceState};
 use crate::fact::SourceStatus;
 use crate::sources::kubernetes::list::{Age, Server};
 
-/// Whom to ask, and how.
+/// How to reach the API server, and how to scan.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// A kubeconfig; none: as a pod.
+    /// A kubeconfig; `None`: the credentials of the pod.
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// One of its contexts; none: the current one.
+    /// A context of the kubeconfig; `None`: the current one.
     pub(crate) context: Option<String>,
-    /// `kubectl`'s flags that lead to the same cluster, for commands that are told.
+    /// The flags of `kubectl` for the same cluster, for the commands of remedies.
     pub(crate) flags: Vec<String>,
-    /// Between the two looks.
+    /// Pause between the two looks.
     pub(crate) settle: Duration,
 }
 
-/// Looks twice, and says what both looks tell. `say`: what is going on, for whoever waits.
+/// Looks twice, and reports what both looks show. `say` is called with the progress, for a person who waits.
 ///
 /// # Errors
-/// There is no way to the API server, or it tells nothing, for people.
+/// The API server cannot be reached, or nothing can be listed. The text is for people.
 pub(crate) async fn scan(
     options: &Options,
     say: &(dyn Fn(&str) + Sync),
@@ -66,7 +66,7 @@ pub(crate) async fn scan(
     Ok(document(&url, &first, &second, &kubectl))
 }
 
-/// Why nothing at all is known.
+/// The reason if nothing could be listed.
 fn silence(look: &Look) -> Option<&str> {
     let mut why = None;
     for state in look.states() {
@@ -88,7 +88,7 @@ fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Docume
         .map(|(name, (first, second))| source(name, first.worse(second)));
     Document {
         schema: SCHEMA.to_owned(),
-        // None alone.
+        // A cluster has no node of its own.
         node: String::new(),
         taken_at: clock::Calendar { wall_offset: clock::wall_offset() }.date(clock::now()),
         sources: sources.collect(),

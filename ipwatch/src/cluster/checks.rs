@@ -1,7 +1,7 @@
-//! From two looks at the cluster to what is wrong with it. Pure.
+//! Finds what is wrong with the cluster, from two looks at it. Pure.
 //!
-//! Each look is judged by itself, and only what both say is told: lists are taken one after the other, and between
-//! two of them a pod may come or go. What a list that is not whole lacks proves nothing.
+//! Each look is judged separately, and only what both show is reported: lists are read one after the other, and a pod
+//! may be created or deleted between two of them. If a list is incomplete, an element that it lacks proves nothing.
 
 mod calico;
 mod duplicates;
@@ -21,13 +21,13 @@ use crate::fact::store;
 use crate::finding::Severity;
 use crate::remedy::Step;
 
-/// Findings that are told.
+/// Maximum number of findings in the report.
 const MOST: usize = 10_000;
 
 pub(super) const LEAKED: &str = "ipam-reservation-leaked";
 pub(super) const DOUBTFUL: &str = "ipam-reservation-doubtful";
 
-/// How sure it is.
+/// How certain a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Certainty {
     Certain,
@@ -35,17 +35,18 @@ enum Certainty {
     Doubtful,
 }
 
-/// What one look says.
+/// A problem that one look shows.
 #[derive(Debug, Clone)]
 struct Candidate {
-    /// The same in the next look: nothing that changes meanwhile is in it, but for what makes it another's.
+    /// Identifies the same problem in the other look: contains nothing that may change meanwhile, unless the change
+    /// means another owner.
     key: String,
     code: &'static str,
     severity: Severity,
     certainty: Certainty,
     ip: Option<IpAddr>,
     object: Option<String>,
-    /// The object of the range that it takes an IP from.
+    /// The object of the range that the allocation takes an IP from.
     range: Option<String>,
     offset: Option<u128>,
     id: Option<String>,
@@ -99,7 +100,7 @@ impl Candidate {
     }
 }
 
-/// What both looks say, in the words of the second.
+/// The problems that both looks show, as the second describes them.
 pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Cluster {
     let seen: BTreeMap<String, Certainty> =
         candidates(first, kubectl).into_iter().map(|one| (one.key, one.certainty)).collect();
@@ -110,12 +111,12 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl
             told.push(one);
         }
     }
-    // What one look does not know, both do not.
+    // A range is compared only if both looks know it.
     let mut ranges = ranges(second, &told);
     for range in &mut ranges {
         range.compared &= first.pods.is_whole() && knows(first, &range.store);
     }
-    // Nothing is left to be given out: what has leaked there is why.
+    // Leaks in a range without free IPs are critical.
     let full: Vec<&str> = (ranges.iter())
         .filter(|range| range.free == Some(0))
         .map(|range| range.object.as_str())
@@ -139,13 +140,13 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl
     Cluster { server: server.to_owned(), ranges, findings, more }
 }
 
-/// Whether a look knows anything of a store.
+/// Whether a look has any data of a store.
 fn knows(look: &Look, store: &str) -> bool {
     let state = if store == store::CALICO { &look.blocks.state } else { &look.pools.state };
     !matches!(state, State::Unknown(_))
 }
 
-/// What one look alone says.
+/// The problems that one look shows.
 fn candidates(look: &Look, kubectl: &Kubectl) -> Vec<Candidate> {
     let living = Living::new(look);
     let mut all = Vec::new();

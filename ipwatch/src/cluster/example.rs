@@ -1,4 +1,4 @@
-//! The example in `docs/contract/`: what is said of a cluster that is made up, in the words of this code.
+//! The example in `docs/contract/`: the report about an invented cluster, made by this code.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use super::snapshot::{Listed, Look, State};
 use crate::contract::{Body, Document};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract/cluster-scan.json");
-/// Findings that it shows.
+/// Number of findings in the example.
 const SHOWN: usize = 4;
 
-/// A node has crashed, one list may not be seen, of another an entry is not understood, and others are not there.
+/// A node has crashed, one list is forbidden, an entry of another cannot be parsed, and other kinds do not exist.
 fn look() -> Look {
     let mut reservation = overlapping("192.168.7.11", "shop/old-0");
     reservation["metadata"]["uid"] = json!("5d0e7a52-63c1-4f0f-8f0e-0d9b6f3c1a11");
@@ -65,7 +65,7 @@ fn example() -> Document {
     let mut example = document("https://10.0.0.1:6443", &look, &look, &Kubectl::default());
     example.taken_at = "2026-01-02T03:10:10.000Z".to_owned();
     let Body::Cluster(cluster) = &mut example.body else { panic!("no cluster") };
-    // As where there are too many.
+    // As if there were too many.
     cluster.more = cluster.findings.split_off(SHOWN).len() as u64;
     example
 }

@@ -1,4 +1,4 @@
-//! Clusters as their objects say them, for tests.
+//! Example clusters as API objects, for tests.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::remedy::Kubectl;
 use super::snapshot::{Listed, Look};
 use crate::contract::{Cluster, ClusterFinding};
 
-/// A cluster as its objects say it.
+/// A cluster as API objects.
 #[derive(Default, Clone)]
 pub(super) struct Told {
     pub(super) pools: Vec<Value>,
@@ -88,7 +88,7 @@ pub(super) fn overlapping(name: &str, podref: &str) -> Value {
     json!({"metadata": meta, "spec": {"podref": podref}})
 }
 
-/// R4: five IPs, three pods that live, a node that crashed and left two allocations that name nobody.
+/// R4: five IPs, three living pods, and a crashed node that left two allocations without a podref.
 pub(super) fn crashed() -> Told {
     Told {
         pools: vec![pool(json!({

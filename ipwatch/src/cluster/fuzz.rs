@@ -1,4 +1,4 @@
-//! For the fuzz target.
+//! Entry for the fuzz target.
 
 use super::checks::judge;
 use super::objects::{Node, Pod};
@@ -6,7 +6,7 @@ use super::read::of_object;
 use super::remedy::Kubectl;
 use super::snapshot::{Listed, Look};
 
-/// One object of the API server, taken for each kind, and what is concluded of that.
+/// Parses one object of the API server as each kind, and judges the result.
 pub fn cluster(bytes: &[u8]) {
     let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) else { return };
     let mut look = Look::default();
@@ -16,7 +16,7 @@ pub fn cluster(bytes: &[u8]) {
     let node = serde_json::from_value(value).map(Node::world);
     look.nodes = Listed::all(node.into_iter().collect());
     let cluster = judge("", &look, &look, &Kubectl::default());
-    // What is told to run holds nothing that a terminal acts on.
+    // A command must contain nothing that a terminal acts on.
     for step in cluster.findings.iter().flat_map(|one| &one.remediation) {
         let command = step.command.as_deref().unwrap_or_default();
         assert!(command.chars().all(|c| (' '..='~').contains(&c)), "{command:?}");

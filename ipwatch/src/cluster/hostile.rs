@@ -1,5 +1,5 @@
-//! Clusters whose objects have names that strangers chose: whatever these are, a shell gets the words of the remedy as
-//! it was written, each value is one word or a part of one, and no word becomes an option.
+//! Clusters whose objects have hostile names: a shell must parse each remedy as it was written, each value as one
+//! word or a part of one, and none as an option.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::contract::{Cluster, Step};
 use crate::remedy::hostile::{Shape, WAYS, any_text, is_shaped, replaced, worse};
 use crate::remedy::shell::{check_prose, parsed_lines};
 
-/// Clusters in which every remedy is told.
+/// Clusters in which every remedy is used.
 fn scenes() -> Vec<Told> {
     let mut gone = crashed();
     gone.nodes.remove(0);
@@ -29,7 +29,7 @@ fn scenes() -> Vec<Told> {
     vec![crashed(), gone, making, twice, astray, calico()]
 }
 
-/// Fields that strangers fill.
+/// Fields whose values others choose.
 const FOREIGN: &[&str] = &[
     "name",
     "namespace",
@@ -45,7 +45,7 @@ const FOREIGN: &[&str] = &[
     "node",
 ];
 
-/// Does something with each text that a stranger chose, without what stands before a node's name in an affinity.
+/// Calls `then` with each text in a field that others choose, in an affinity only with the node's name.
 fn each(value: &mut Value, field: &str, then: &mut dyn FnMut(&mut String)) {
     match value {
         Value::Object(object) => {
@@ -90,7 +90,7 @@ fn words_of(step: &Step) -> Shape {
     step.runs.iter().map(|run| run.argv.clone()).collect()
 }
 
-/// Its words, whatever the IPs in them: which one it is about is not asked here.
+/// The words of its command with all IPs replaced: which IP the command is about is not compared here.
 fn shape(step: &Step) -> Shape {
     let words = |words: &Vec<String>| words.iter().map(|word| any_ip(word)).collect();
     words_of(step).iter().map(words).collect()
@@ -101,17 +101,16 @@ fn any_ip(text: &str) -> String {
     let ips: BTreeSet<&str> = text.split(|c| !is_part(c)).collect();
     let ips = ips.into_iter().rev().filter(|part| part.parse::<std::net::Ipv4Addr>().is_ok());
     let text = ips.fold(text.to_owned(), |text, ip| text.replace(ip, "IP"));
-    // The place of an IP in its pool.
+    // The offset of an IP in its pool is replaced as well.
     let Some((before, after)) = text.split_once("/allocations/") else { return text };
     let after = after.split("/allocations/").map(|part| part.trim_start_matches(char::is_numeric));
     format!("{before}/allocations/{}", after.collect::<Vec<_>>().join("/allocations/"))
 }
 
-/// What makes a harmless name another one.
+/// What turns a harmless name into another one.
 const OTHER: [&str; 2] = ["-other", "other-"];
 
-/// The commands with the names that were meant: also where one of them is another one, so that things do
-/// not belong together any more.
+/// The commands with the original names, and with some of them replaced, so that objects no longer match.
 fn templates(scenes: &[Told]) -> BTreeSet<Shape> {
     let mut all = BTreeSet::new();
     for scene in scenes {
@@ -141,7 +140,7 @@ fn reworded(scene: &Told, words: &BTreeMap<String, String>) -> Told {
     told
 }
 
-/// Every line that is told of a cluster.
+/// Every line of text about a cluster.
 fn lines(cluster: &Cluster) -> impl Iterator<Item = String> {
     cluster.findings.iter().flat_map(|finding| {
         let title = crate::cli::cluster_name(finding);
@@ -151,8 +150,8 @@ fn lines(cluster: &Cluster) -> impl Iterator<Item = String> {
     })
 }
 
-/// Judges a cluster in other words. The steps with a stranger's word in them, each of a shape that was meant. `said`
-/// gets every line.
+/// Judges a cluster with replaced names. Returns the steps that contain such a name; each must have the shape of a
+/// template. Adds every line to `said`.
 fn hold(
     scene: &Told,
     words: &BTreeMap<String, String>,
@@ -176,7 +175,7 @@ fn hold(
         .collect()
 }
 
-/// A shell reads their commands as they were meant. How many there are.
+/// Checks that a shell parses the commands as they were meant. Returns their number.
 fn check(foreign: &[Step]) -> usize {
     let programs = foreign.iter().flat_map(|step| &step.runs).map(|run| run.argv[0].as_str());
     let lines: Vec<String> = foreign.iter().filter_map(|step| step.command.clone()).collect();
@@ -207,9 +206,9 @@ fn a_strangers_object_gives_one_word_and_no_option() {
     }
     assert!(said.len() > 1_000, "{}", said.len());
     check_prose(said);
-    // One shell for all: to start one takes longer than to judge.
+    // One shell for all commands: starting a shell takes longer than judging a cluster.
     let told = check(&told);
-    // It can fail: strangers' words do come into commands.
+    // The test must be able to fail: foreign names do get into commands.
     assert!(templates.len() >= 10 && told > 200, "{told} of {templates:#?}");
 }
 
@@ -233,7 +232,7 @@ fn any_object_gives_one_word_and_no_option() {
     run.unwrap();
 }
 
-/// Without what stands in quotes: our own words, if every value that is no plain word is quoted.
+/// Removes quoted parts. Only our own words are left, if every value that is not a plain word is quoted.
 fn unquoted(text: &str) -> String {
     text.split('"').step_by(2).collect::<Vec<_>>().join("")
 }

@@ -1,5 +1,5 @@
-//! What is read of the API server's objects, and nothing else: no spec beyond the node and the host's network, no
-//! environment, of annotations those that name IPs.
+//! The fields that are read of the API server's objects, and no others: of a pod's spec the node and host network, no
+//! environment, only annotations about IPs.
 
 use std::net::IpAddr;
 
@@ -13,14 +13,14 @@ use crate::sources::json::{Few, Name};
 use crate::sources::kubernetes::documents::{self, Annotated};
 use crate::sources::kubernetes::whereabouts::Meta;
 
-/// What Multus says of each interface, and the older name of that.
+/// Multus' status of each interface, and its older name.
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 const OLDER_STATUS: &str = "k8s.v1.cni.cncf.io/networks-status";
-/// What is asked of Multus.
+/// The networks that a pod asks Multus for.
 const WANTED: &str = "k8s.v1.cni.cncf.io/networks";
-/// Calico's IPs.
+/// Calico's annotations with the pod's IPs.
 const CALICO: [&str; 2] = ["cni.projectcalico.org/podIP", "cni.projectcalico.org/podIPs"];
-/// Longest annotation that is looked at.
+/// Maximum length of an annotation that is read, in bytes.
 const LONGEST: usize = 64 << 10;
 
 /// `Node`
@@ -64,7 +64,7 @@ impl Node {
 
 pub(super) type Pod = documents::Pod<Annotations>;
 
-/// Of Multus' word on one interface.
+/// Multus' status of one interface.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Interface {
@@ -111,7 +111,7 @@ impl Pod {
         calico.sort_unstable();
         calico.dedup();
         let asked = annotations.wanted.as_deref();
-        // Where Multus says what it was given, that counts.
+        // The reported networks count; the requested ones only if there is no report.
         let unsaid = asked.filter(|_| networks.is_none());
         let wanted = unsaid.and_then(|text| wanted(text, &self.metadata.namespace.0));
         snapshot::Pod {
@@ -133,7 +133,7 @@ impl Pod {
     }
 }
 
-/// What Multus says. `None`: it is not understood.
+/// Parses Multus' status. `None` if it cannot be parsed.
 fn networks(text: &str) -> Option<Vec<snapshot::Attached>> {
     if text.len() > LONGEST {
         return None;
@@ -148,7 +148,7 @@ fn networks(text: &str) -> Option<Vec<snapshot::Attached>> {
     Some(all)
 }
 
-/// A network that Multus is asked for.
+/// A requested network.
 #[derive(Debug, Deserialize)]
 struct Wanted {
     name: Name,
@@ -156,8 +156,8 @@ struct Wanted {
     namespace: Name,
 }
 
-/// The networks that Multus is asked for (multus 4, pkg/k8sclient, parsePodNetworkAnnotation). `None`: that is not
-/// understood. `own`: the pod's namespace.
+/// Parses the requested networks (multus 4, pkg/k8sclient, parsePodNetworkAnnotation); `None` if they cannot be
+/// parsed. `own`: the pod's namespace.
 fn wanted(text: &str, own: &str) -> Option<Vec<String>> {
     if text.len() > LONGEST {
         return None;
@@ -175,14 +175,14 @@ fn wanted(text: &str, own: &str) -> Option<Vec<String>> {
         return Some(Vec::new());
     }
     let each = text.split(',').map(|one| {
-        // Behind it stands what the device in the pod is to be called.
+        // The part after `@` is the name of the interface in the pod.
         let one = one.split_once('@').map_or(one, |(one, _)| one).trim();
         one.split_once('/').map_or_else(|| full("", one), |(space, name)| full(space, name))
     });
     each.collect()
 }
 
-/// An IP, with or without the length of its prefix.
+/// Parses an IP, with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     text.split_once('/').map_or(text, |(ip, _)| ip).parse().ok()
@@ -276,7 +276,7 @@ impl<'de> Deserialize<'de> for Secondary {
 }
 
 impl Block {
-    /// `None`: its range is none.
+    /// `None` if its range cannot be parsed.
     pub(super) fn world(self) -> Option<snapshot::Block> {
         let range: Prefix = self.spec.cidr.0.parse().ok()?;
         let mut block = snapshot::Block {
@@ -302,7 +302,7 @@ impl Block {
             block.allocations.push(snapshot::CalicoAllocation {
                 ordinal,
                 ip,
-                // Some carry an interface after a line break.
+                // Some have an interface after a line break.
                 handle: attribute.handle_id.as_ref().and_then(|handle| {
                     let first = handle.0.split(char::is_control).next().unwrap_or_default();
                     Some(first.to_owned()).filter(|first| !first.is_empty())
@@ -356,7 +356,7 @@ impl Handle {
     }
 }
 
-/// Where an object stands, as Whereabouts' have it.
+/// The namespace and name of a Whereabouts object.
 pub(super) fn named(meta: &Meta) -> (String, String) {
     (meta.namespace.0.clone(), meta.name.0.clone())
 }

@@ -1,5 +1,5 @@
-//! One look: each kind is listed once, those that allocate before the pods they allocate for. A pod is there before
-//! its allocation, so what a later list of pods does not have is gone.
+//! One look: lists each kind once, allocations before pods. A pod exists before its allocation, so an allocation
+//! whose pod is missing from the later list belongs to a deleted pod.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::sources::kubernetes::list::{Age, Refusal, Server};
 use crate::sources::kubernetes::networks::Definition;
 use crate::sources::kubernetes::whereabouts::{IpPool, pool_name};
 
-/// Allocations of all pools together, and of all blocks.
+/// Maximum number of allocations in all pools, and in all blocks.
 const MOST: usize = 500_000;
-/// For one kind.
+/// Time limit for one kind.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// A kind of object.
 struct Kind {
-    /// As the rights and the document name it.
+    /// The name as in RBAC rules and in the document.
     name: &'static str,
     group: &'static str,
     path: &'static str,
@@ -53,13 +53,13 @@ const CALICO_POOLS: Kind =
 const NODES: Kind = Kind { name: "nodes", group: "", path: "/api/v1/nodes" };
 const PODS: Kind = Kind { name: "pods", group: "", path: "/api/v1/pods" };
 
-/// The names under which a document tells how each list went.
+/// The names of the kinds, under which a document reports the state of each list.
 pub(super) fn names() -> [&'static str; 8] {
     [PODS, NODES, POOLS, OVERLAPPING, NETWORKS, BLOCKS, HANDLES, CALICO_POOLS].map(|kind| kind.name)
 }
 
 impl Look {
-    /// How each list went, as [`names`] names them.
+    /// The state of each list, in the order of [`names`].
     pub(super) fn states(&self) -> [&State; 8] {
         [
             &self.pods.state,
@@ -74,7 +74,7 @@ impl Look {
     }
 }
 
-/// Looks once. `say`: what is being read, for whoever waits.
+/// Lists everything once. `say` is called with the kind that is being read, for a person who waits.
 pub(super) async fn look(server: &Server, age: Age, say: &(dyn Fn(&str) + Sync)) -> Look {
     let reader = Reader { server, age, say };
     let allocations = |all: &Vec<snapshot::Pool>| all.iter().map(|one| one.allocations.len()).sum();
@@ -91,7 +91,7 @@ pub(super) async fn look(server: &Server, age: Age, say: &(dyn Fn(&str) + Sync))
     Look { pools, overlapping, bounds, blocks, handles, calico_pools, nodes, pods }
 }
 
-/// Whom to ask, and how.
+/// The server, and how to list.
 struct Reader<'a> {
     server: &'a Server,
     age: Age,
@@ -99,8 +99,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// A kind. `take` puts an object into the list and says how much of it is not understood; `size`: how much
-    /// there is.
+    /// Lists a kind. `take` adds an object to the list and returns how many of its entries cannot be parsed; `size`
+    /// returns the number of items.
     async fn list<T, A>(
         &self,
         kind: &Kind,
@@ -135,14 +135,14 @@ impl Reader<'_> {
                 wrong => State::Part(wrong),
             },
         };
-        // Half a list is none.
+        // An incomplete list is dropped.
         let items = if matches!(state, State::Unknown(_)) { A::default() } else { items };
         Listed { items, state }
     }
 }
 
 impl Kind {
-    /// As rights name it.
+    /// The resource as in RBAC rules.
     fn resource(&self) -> String {
         let resource = self.path.rsplit('/').next().unwrap_or_default();
         let dot = if self.group.is_empty() { "" } else { "." };
@@ -224,7 +224,7 @@ fn block(block: objects::Block, all: &mut Vec<snapshot::Block>) -> usize {
     wrong
 }
 
-/// Takes an object for each kind that allocates.
+/// Parses an object as each kind that allocates.
 #[cfg(feature = "fuzzing")]
 pub(super) fn of_object(value: &serde_json::Value, look: &mut Look) {
     fn take<T: DeserializeOwned, A>(
@@ -245,7 +245,7 @@ pub(super) fn of_object(value: &serde_json::Value, look: &mut Look) {
     take(value, &mut look.calico_pools, calico_pool);
 }
 
-/// Lists from objects, for tests.
+/// Lists made from objects, for tests.
 #[cfg(test)]
 pub(super) mod testing {
     use serde_json::Value;

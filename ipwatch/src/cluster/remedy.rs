@@ -1,9 +1,10 @@
-//! Commands that look, and commands that free: for a person's shell, never run here. Pure.
+//! Commands that look, and commands that free, for a person's shell; they are never run here. Pure.
 //!
-//! What frees an allocation of Whereabouts tests first that it is still the same one, in the same request: whoever was
-//! given the IP meanwhile keeps it. Its overlapping reservation is deleted by the same command line, only where that
-//! went through, and only while it is the object that was seen: Whereabouts itself would give the IP to a new pod of
-//! the same name meanwhile. Nothing guards `calicoctl ipam release` so: it is never told.
+//! A command that frees an allocation of Whereabouts tests, in the same request, that the allocation is unchanged: a
+//! pod that was assigned the IP meanwhile keeps it. The same command line then deletes the overlapping reservation,
+//! but only if the first request succeeded and only while the reservation is the object that was seen: Whereabouts
+//! could assign the IP to a new pod of the same name meanwhile. `calicoctl ipam release` has no such precondition and
+//! is never suggested.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,10 +16,10 @@ pub(super) use crate::remedy::kubernetes::{OVERLAPPING, POOLS};
 pub(super) const BLOCKS: &str = "ipamblocks.crd.projectcalico.org";
 pub(super) const HANDLES: &str = "ipamhandles.crd.projectcalico.org";
 
-/// Nodes that are named where there are many.
+/// Maximum number of nodes that are named.
 pub(super) const NAMED: usize = 5;
 
-/// `kubectl`, for the cluster that was asked.
+/// `kubectl`, for the scanned cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kubectl {
     /// Its `--kubeconfig` and `--context`.
@@ -31,13 +32,13 @@ impl Kubectl {
         kubernetes::kubectl(&self.flags).owns(words)
     }
 
-    /// What one of its flags says.
+    /// The value of a flag.
     fn flag(&self, name: &str) -> Option<&str> {
         let at = self.flags.iter().position(|flag| flag == name)?;
         self.flags.get(at + 1).map(String::as_str)
     }
 
-    /// Shows who says that it has an IP, in `podIPs` or in what Multus says of it.
+    /// Shows the pods that have this IP, in `podIPs` or in Multus' status.
     pub(super) fn users(&self, ip: IpAddr) -> Step {
         let pods = self.command(&["get", "pods", "-A", "-o", "yaml"]);
         let grep = Command::new("grep").owns(&["-F", "-w"]).ip(ip);
@@ -68,7 +69,7 @@ impl Kubectl {
         Step::look(Text::own(what), self.command(&["get", "pods", "-A", "-o", "wide"]))
     }
 
-    /// Shows the node on which a container may still run, or all where nobody says which.
+    /// Shows the node on which a container may still run, or all nodes if the node is unknown.
     pub(super) fn machine(&self, node: Option<&str>) -> Step {
         let Some(node) = node else {
             let what = "which node had it is not said: on one that does not answer or is gone its container may \
@@ -101,7 +102,7 @@ impl Kubectl {
         self.flags.iter().fold(Command::new("kubectl").own("ipwatch"), |all, flag| all.asked(flag))
     }
 
-    /// Takes an allocation out of its pool, and then deletes its overlapping reservation.
+    /// Removes an allocation from its pool, and then deletes its overlapping reservation.
     pub(super) fn free(
         &self,
         first: &'static str,
@@ -131,7 +132,7 @@ impl Kubectl {
         }
     }
 
-    /// Deletes an overlapping reservation that is still what it was. `None`: that cannot be said in a command.
+    /// Deletes an overlapping reservation if it is unchanged. `None` if no command can express that.
     pub(super) fn delete(&self, overlapping: &Overlapping) -> Option<Command> {
         const PATH: &str = "--raw=/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/{}/\
                             overlappingrangeipreservations/{}";
@@ -140,7 +141,7 @@ impl Kubectl {
     }
 }
 
-/// Asks the runtimes of nodes where pods are being made whether one of them is this container.
+/// Asks the runtimes of nodes where pods are being started for this container.
 pub(super) fn sandbox(nodes: &BTreeSet<&str>, id: &str) -> Step {
     let some = nodes.iter().take(NAMED).map(|node| text!("{}", value(node)));
     let more = match nodes.len().saturating_sub(NAMED) {
@@ -156,7 +157,7 @@ pub(super) fn sandbox(nodes: &BTreeSet<&str>, id: &str) -> Step {
     Step::look(what, Command::new("crictl").own("inspectp").value(id))
 }
 
-/// Whether an option is one of those that we give.
+/// Whether an option is one that we write.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn is_our_option(word: &str) -> bool {
     const OURS: [&str; 9] =
@@ -222,7 +223,7 @@ mod tests {
         let step = Kubectl::default().free("", &pool(), &allocation(evil, None), None);
         let command = step.command.unwrap().sh();
         assert!(command.chars().all(|c| (' '..='~').contains(&c)), "{command:?}");
-        // What the shell makes of it is the word as it was meant.
+        // The shell parses the word as it was meant.
         let echoed = command.replacen("kubectl patch", "printf '%s\\n'", 1);
         let out = std::process::Command::new("sh").args(["-c", &echoed]).output().unwrap();
         let said = String::from_utf8(out.stdout).unwrap();
@@ -249,11 +250,12 @@ mod tests {
              --raw=/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/\
              overlappingrangeipreservations/10.0.0.11 -f -"
         );
-        // Where the first fails, nothing comes after it.
+        // If the first request fails, the second is not sent.
         let run = command.replacen("kubectl patch", "false", 1).replace("kubectl delete", "echo");
         let out = std::process::Command::new("sh").args(["-c", &run]).output().unwrap();
         assert!(!out.status.success() && out.stdout.is_empty(), "{out:?}");
-        // What is not known to be the same, or would be another path, is not deleted, and its entry not without it.
+        // An object that cannot be identified, or that would be another path, is not deleted; then its entry is not
+        // removed either.
         for other in [
             Overlapping { uid: String::new(), ..overlapping() },
             Overlapping { version: String::new(), ..overlapping() },

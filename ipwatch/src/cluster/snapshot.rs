@@ -1,4 +1,4 @@
-//! One look at the cluster, as data: what is judged.
+//! The result of one look at the cluster, as data.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,28 +6,28 @@ use std::net::IpAddr;
 use crate::fact::RangePart;
 use crate::prefix::Prefix;
 
-/// A list, and whether it is all that there is.
+/// A list, and how complete it is.
 #[derive(Debug, Clone)]
 pub(super) struct Listed<T> {
     pub(super) items: T,
     pub(super) state: State,
 }
 
-/// How much of a kind is known.
+/// How complete a list is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum State {
-    /// Everything.
+    /// Complete.
     All,
-    /// So many entries are not understood.
+    /// This many entries cannot be parsed.
     Part(usize),
-    /// The cluster has no such objects.
+    /// The cluster has no such kind.
     Absent,
-    /// Nothing, and why.
+    /// Nothing is known; the reason.
     Unknown(String),
 }
 
 impl State {
-    /// What only one of two looks knows, both do not.
+    /// The less complete of two states: both looks know only what each of them knows.
     pub(super) fn worse<'a>(&'a self, other: &'a Self) -> &'a Self {
         let rank = |state: &Self| match state {
             Self::Absent => (0, 0),
@@ -47,7 +47,7 @@ impl<T> Listed<T> {
 }
 
 impl<T> Listed<T> {
-    /// What is not in it is not there.
+    /// Whether an element that is missing from the list does not exist.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.state, State::All | State::Absent)
     }
@@ -59,12 +59,12 @@ impl<T: Default> Default for Listed<T> {
     }
 }
 
-/// Everything that was seen in one look.
+/// The result of one look.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Look {
     pub(super) pools: Listed<Vec<Pool>>,
     pub(super) overlapping: Listed<Vec<Overlapping>>,
-    /// By the name of the pool: what may be handed out.
+    /// The assignable bounds, by the name of the pool.
     pub(super) bounds: Listed<BTreeMap<String, Bounds>>,
     pub(super) blocks: Listed<Vec<Block>>,
     pub(super) handles: Listed<Vec<Handle>>,
@@ -75,9 +75,9 @@ pub(super) struct Look {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Node {
-    /// It does not answer, since when. Its text is the server's.
+    /// Since when the node does not answer, if so. The text comes from the server.
     pub(super) silent_since: Option<String>,
-    /// It says that it is ready.
+    /// The node reports that it is ready.
     pub(super) ready: bool,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Pod {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// Empty: it has none yet.
+    /// Empty if the pod has no node yet.
     pub(super) node: String,
     pub(super) phase: String,
     pub(super) host_network: bool,
@@ -94,15 +94,15 @@ pub(super) struct Pod {
     pub(super) ended: bool,
     pub(super) deleting: bool,
     pub(super) ips: Vec<IpAddr>,
-    /// What Multus says of its interfaces. Absent: it says nothing.
+    /// The networks that Multus reports. `None`: it reports nothing.
     pub(super) networks: Option<Vec<Attached>>,
-    /// It says something else.
+    /// Multus' report cannot be parsed.
     pub(super) networks_wrong: bool,
-    /// It asks Multus for networks of its own.
+    /// The pod asks Multus for networks.
     pub(super) wants_networks: bool,
-    /// Which, as `namespace/name`, where nobody says what it was given. Absent: that is not understood.
+    /// The requested networks as `namespace/name`, if Multus reports nothing. `None`: they cannot be parsed.
     pub(super) wanted: Option<Vec<String>>,
-    /// What Calico says.
+    /// The IPs that Calico reports.
     pub(super) calico: Vec<IpAddr>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Pod {
 pub(super) struct Attached {
     pub(super) network: String,
     pub(super) ip: IpAddr,
-    /// It is the pod's own, which is in its `podIPs` too.
+    /// It is the pod's own IP, which is also in its `podIPs`.
     pub(super) default: bool,
 }
 
@@ -121,18 +121,18 @@ impl Pod {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Every IP that it is known to have.
+    /// All known IPs of the pod.
     pub(super) fn all_ips(&self) -> impl Iterator<Item = IpAddr> {
         let attached = self.networks.iter().flatten().map(|one| one.ip);
         self.ips.iter().copied().chain(attached).chain(self.calico.iter().copied())
     }
 
-    /// It is on a node, and which IPs it has is not known yet.
+    /// Whether the pod has a node, but no known IP yet.
     pub(super) fn is_being_made(&self) -> bool {
         !self.ended && !self.host_network && !self.node.is_empty() && self.ips.is_empty()
     }
 
-    /// It asks Multus for networks, and nobody says what it was given; or what is said is not understood.
+    /// Whether the pod asks Multus for networks that are not reported, or the report cannot be parsed.
     pub(super) fn is_unsaid(&self) -> bool {
         let unsaid = self.networks_wrong || (self.wants_networks && self.networks.is_none());
         unsaid && !self.ended && !self.host_network
@@ -145,10 +145,10 @@ pub(super) struct Pool {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) range: String,
-    /// What stands before the IP in the names of its overlapping reservations: `blue-`, or nothing.
+    /// The part before the IP in the names of its overlapping reservations: `blue-`, or empty.
     pub(super) prefix: String,
     pub(super) allocations: Vec<Allocation>,
-    /// Entries that are no allocations.
+    /// Number of entries that are not allocations.
     pub(super) wrong: usize,
 }
 
@@ -157,17 +157,17 @@ pub(super) struct Allocation {
     pub(super) offset: u128,
     pub(super) ip: IpAddr,
     pub(super) id: String,
-    /// `namespace/name`. Absent in those of old versions.
+    /// `namespace/name`. `None` for entries of old versions.
     pub(super) podref: Option<String>,
-    /// An IPAMClaim has it, and outlives pods.
+    /// It belongs to an IPAMClaim, which outlives pods.
     pub(super) claimed: bool,
 }
 
-/// What may be handed out of a pool.
+/// The assignable parts of a pool.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Bounds {
     pub(super) parts: Vec<RangePart>,
-    /// The NetworkAttachmentDefinitions that say so.
+    /// The NetworkAttachmentDefinitions that define them.
     pub(super) from: Vec<String>,
 }
 
@@ -176,7 +176,7 @@ pub(super) struct Overlapping {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
-    /// Of this very state: its `resourceVersion`.
+    /// Its `resourceVersion`.
     pub(super) version: String,
     pub(super) podref: Option<String>,
     pub(super) claimed: bool,
@@ -186,7 +186,7 @@ pub(super) struct Overlapping {
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     pub(super) name: String,
-    /// The node that takes IPs from it.
+    /// The node that takes IPs from this block.
     pub(super) host: Option<String>,
     pub(super) range: Prefix,
     pub(super) allocations: Vec<CalicoAllocation>,
@@ -199,7 +199,7 @@ pub(super) struct CalicoAllocation {
     pub(super) ordinal: u128,
     pub(super) ip: IpAddr,
     pub(super) handle: Option<String>,
-    /// Namespace and name. Absent: it is a tunnel's, a load balancer's, or nobody says whose.
+    /// Namespace and name. `None`: it belongs to a tunnel or a load balancer, or its owner is not recorded.
     pub(super) pod: Option<(String, String)>,
     pub(super) node: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! Calico: allocations of pods that are gone, blocks of nodes that are gone, pods whose IP is free to be given out.
+//! Calico: allocations of deleted pods, blocks of deleted nodes, and pods whose IP Calico may assign again.
 //!
-//! Of an allocation only the pod that it names is believed: one that names none is a tunnel's, a load balancer's, or
-//! reserved by a person, and never told of. No command that frees is told: nothing guards Calico's own against an IP
-//! that is given anew meanwhile, and its controller frees by itself what has leaked.
+//! An allocation is judged only by the pod that it names. One without a pod belongs to a tunnel or a load balancer,
+//! or was reserved by a person, and is never reported. No command that frees is suggested: Calico's own commands have
+//! no precondition against an IP that is assigned again meanwhile, and its controller frees leaks itself.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ fn object(block: &Block) -> String {
     format!("{BLOCKS} {}", block.name)
 }
 
-/// The object of a pool, for people.
+/// The name of a pool in messages.
 fn range(pool: &CalicoPool) -> String {
     format!("{POOLS} {}", pool.name)
 }
@@ -90,16 +90,16 @@ fn leaked(
     Some(found)
 }
 
-/// What Calico's own tool takes for leaked.
+/// Shows the leaks that Calico's own tool finds.
 fn check(kubectl: &Kubectl) -> Step {
     let check = kubectl.calicoctl().owns(&["ipam", "check", "--show-problem-ips"]);
     Step::look(text!("look what Calico finds"), check)
 }
 
-/// Blocks that belong to nodes that are gone.
+/// Blocks of deleted nodes.
 fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     let blocks = || look.blocks.items.iter().filter(|block| !block.deleted);
-    // Where Calico has names of its own for nodes, none of them is a node's.
+    // If Calico uses its own names for nodes, no block has the name of a node.
     let same_names = blocks()
         .filter_map(|block| block.host.as_deref())
         .any(|host| look.nodes.items.contains_key(host));
@@ -137,9 +137,9 @@ fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<C
     }
 }
 
-/// Handles of which no block has an allocation.
+/// Handles without an allocation in any block.
 fn handles(look: &Look, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
-    // Before the handle there is no allocation, and before the block no handle: both lists must be whole.
+    // Calico writes the handle before the block: both lists must be complete.
     if look.blocks.state != State::All || look.handles.state != State::All {
         return;
     }
@@ -164,7 +164,7 @@ fn handles(look: &Look, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     }
 }
 
-/// Pods with an IP of a pool that no block has allocated.
+/// Pods with an IP of a pool that is not allocated in any block.
 fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     if look.blocks.state != State::All || look.calico_pools.state != State::All {
         return;
@@ -172,7 +172,7 @@ fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Ca
     let allocated: HashSet<IpAddr> = (look.blocks.items.iter())
         .flat_map(|block| block.allocations.iter().map(|allocation| allocation.ip))
         .collect();
-    // Where nobody's IP comes from a block, another IPAM gives them out.
+    // If no pod's IP is in a block, another IPAM assigns them.
     if !allocated.iter().any(|ip| !living.at(*ip).is_empty()) {
         return;
     }
@@ -209,7 +209,7 @@ fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Ca
     }
 }
 
-/// What each pool can hand out.
+/// The usage of each pool.
 pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
     let compared = look.pods.is_whole() && look.blocks.is_whole();
     (look.calico_pools.items.iter())

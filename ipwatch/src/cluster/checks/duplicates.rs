@@ -1,10 +1,10 @@
-//! The same IP on two pods that live.
+//! The same IP on two living pods.
 //!
-//! A pod's own IP is the only one in the cluster. On a second network it is, where Whereabouts gives out what the
-//! whole cluster shares; of other IPAMs each node may have the same.
+//! A pod's own IP must be unique in the cluster. On a second network an IP must be unique if Whereabouts assigns it
+//! from a cluster-wide pool; with other IPAMs each node may assign the same IPs.
 //!
-//! What Whereabouts shares is a pool, however many NetworkAttachmentDefinitions lead to it: two pods that have one IP
-//! of it by two of them are told of, and one pod that is attached by both is not.
+//! Whereabouts' unit of sharing is the pool, even if several NetworkAttachmentDefinitions use it: two pods that have
+//! one IP of a pool through two definitions are reported, one pod that is attached through both is not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -18,9 +18,9 @@ use crate::prefix::Prefix;
 use crate::remedy::{Step, said, text};
 
 const DUPLICATE: &str = "ip-duplicate";
-/// Pods of one IP that are named.
+/// Maximum number of pods that are named for one IP.
 const NAMED: usize = 16;
-/// What stands before the name of a definition.
+/// Prefix of the name of a definition.
 const DEFINITIONS: &str = "network-attachment-definitions/";
 
 pub(super) fn candidates(
@@ -37,14 +37,14 @@ pub(super) fn candidates(
         }
         for one in pod.networks.iter().flatten() {
             let realm = shared.realm(&one.network, one.ip);
-            // A pod's own is among its IPs, and of a pool only where a definition says so.
+            // A pod's default IP is among its own IPs; it counts for a pool only if a definition says so.
             if !one.default || matches!(realm, Realm::Pool(_)) {
                 by_ip.entry((realm, one.ip)).or_default().add(pod, Some(&one.network));
             }
         }
     }
     for ((realm, ip), held) in by_ip.iter().filter(|(_, held)| held.pods.len() > 1) {
-        // Each once.
+        // Report each duplicate once.
         let own = by_ip.get(&(Realm::Pods, *ip)).filter(|_| *realm != Realm::Pods);
         let told = own.is_some_and(|own| held.pods.iter().all(|pod| own.has(pod)));
         if !told && (*realm == Realm::Pods || shared.gives_out(*ip)) {
@@ -53,24 +53,24 @@ pub(super) fn candidates(
     }
 }
 
-/// Where an IP is to be had once.
+/// The scope within which an IP must be unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Realm<'a> {
-    /// The pods' own.
+    /// The pods' own IPs.
     Pods,
-    /// A pool of Whereabouts, by its name.
+    /// A pool of Whereabouts, by name.
     Pool(&'a str),
-    /// A network of which no definition is known.
+    /// A network without a known definition.
     Network(&'a str),
 }
 
-/// Who has an IP.
+/// The pods that have an IP.
 #[derive(Debug, Default)]
 struct Held<'a> {
     pods: Vec<&'a Pod>,
-    /// Their namespaces and names. Of an IPAM that gives each node the same, there may be thousands.
+    /// Their namespaces and names, for fast lookup: an IPAM that gives each node the same IPs may yield thousands.
     names: HashSet<(&'a str, &'a str)>,
-    /// By these networks.
+    /// The networks through which they have it.
     networks: BTreeSet<&'a str>,
 }
 
@@ -87,11 +87,11 @@ impl<'a> Held<'a> {
     }
 }
 
-/// What Whereabouts gives out.
+/// The pools of Whereabouts.
 struct Shared<'a> {
-    /// The ranges of its pools, and their names.
+    /// The names of the pools, and their ranges.
     ranges: Vec<(&'a str, Prefix)>,
-    /// By the name that a pod has it under: the pools that a definition takes IPs from.
+    /// For the name of a network as a pod has it: the pools from which its definition takes IPs.
     definitions: HashMap<&'a str, Vec<(&'a str, &'a Bounds)>>,
 }
 
@@ -113,17 +113,17 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Whether an IP is of any pool.
+    /// Whether any pool contains this IP.
     fn gives_out(&self, ip: IpAddr) -> bool {
         self.ranges.iter().any(|(_, range)| range.contains(ip))
     }
 
-    /// Where an IP on a pod's network is to be had once. A definition may take from several pools.
+    /// The scope of an IP on a pod's network. A definition may use several pools.
     fn realm(&self, network: &'a str, ip: IpAddr) -> Realm<'a> {
         let pools = self.definitions.get(network).map_or(&[][..], Vec::as_slice);
         let within =
             |(_, bounds): &&(&str, &Bounds)| bounds.parts.iter().any(|part| part.contains(ip));
-        // What it was given before its bounds were others is of the pool still.
+        // An IP that was assigned before the bounds changed still belongs to the pool.
         let of_range = |(name, _): &&(&str, &Bounds)| {
             self.ranges.iter().any(|(pool, range)| pool == name && range.contains(ip))
         };

@@ -1,4 +1,4 @@
-//! Which pods there are, which IPs they have, and what that says of an allocation.
+//! The pods of a look, their IPs, and what they imply for an allocation.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,22 +12,22 @@ pub(super) struct Living<'a> {
     look: &'a Look,
     by_name: HashMap<(&'a str, &'a str), &'a Pod>,
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
-    /// Of those that have ended.
+    /// The same for pods that have ended.
     ended_by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
-    /// Those that may be given an IP at this moment, or have one that nobody says. What has no node has none.
+    /// Pods that may be assigned an IP at this moment, or have one that is not reported. Only pods with a node.
     pub(super) being_made: Vec<&'a Pod>,
 }
 
-/// What the pods say of an allocation.
+/// What the pods imply for an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is somebody's, or may be.
+    /// A pod uses the allocation, or may use it.
     Alive,
-    /// The list of pods is not whole.
+    /// The list of pods is incomplete.
     Unknown,
-    /// It is nobody's.
+    /// No pod uses it.
     Gone(Certainty, String),
-    /// It names a pod that lives, and has not this IP; or somebody else has it, or may.
+    /// It names a living pod that does not have this IP; or another pod has the IP, or may have it.
     Other(String),
 }
 
@@ -50,13 +50,13 @@ impl<'a> Living<'a> {
             }
         }
         let by_name = pods.iter().map(|pod| ((&*pod.namespace, &*pod.name), pod)).collect();
-        // A node that is gone from the cluster may run on.
+        // Pods of a deleted node are included: the machine may still run.
         let unknown = |pod: &&Pod| !pod.node.is_empty() && (pod.is_being_made() || pod.is_unsaid());
         let being_made = pods.iter().filter(unknown).collect();
         Self { look, by_name, by_ip, ended_by_ip, being_made }
     }
 
-    /// Whether a pod that is not in the list is gone.
+    /// Whether a pod that is not in the list does not exist.
     pub(super) fn is_known(&self) -> bool {
         self.look.pods.is_whole()
     }
@@ -65,48 +65,49 @@ impl<'a> Living<'a> {
         self.by_name.get(&(namespace, name)).copied()
     }
 
-    /// Who has an IP, of those that have not ended.
+    /// The pods that have this IP and have not ended.
     pub(super) fn at(&self, ip: IpAddr) -> &[&'a Pod] {
         self.by_ip.get(&ip).map_or(&[], Vec::as_slice)
     }
 
-    /// The cluster has no such node.
+    /// Whether the cluster has no such node.
     pub(super) fn is_node_gone(&self, node: &str) -> bool {
         let nodes = &self.look.nodes;
-        // A cluster without any is none that is told of.
+        // A list without any node is not trusted.
         !node.is_empty()
             && nodes.is_whole()
             && !nodes.items.is_empty()
             && !nodes.items.contains_key(node)
     }
 
-    /// It is there and ready, as far as the cluster knows: what was deleted on it runs no more. It takes the cluster
-    /// 40 s or more to see that a node is silent.
+    /// Whether the node exists and is ready: then a pod that was deleted on it no longer runs. A cluster needs 40 s
+    /// or more to notice that a node is silent.
     fn answers(&self, node: &str) -> bool {
         let nodes = &self.look.nodes;
         let node = nodes.items.get(node).filter(|_| nodes.is_whole());
         node.is_some_and(|node| node.ready)
     }
 
-    /// A pod that is there, that had this name or has this IP, and may run: nobody says that it does not.
+    /// An existing pod that had one of these names or has this IP, and that may still run: nothing proves that it
+    /// does not.
     pub(super) fn may_run(&self, names: &[Option<(&str, &str)>], ip: IpAddr) -> Option<&'a Pod> {
         let named =
             names.iter().flatten().filter_map(|(namespace, name)| self.pod(namespace, name));
         let ended = self.ended_by_ip.get(&ip).into_iter().flatten().copied();
         let mut all = named.chain(self.at(ip).iter().copied()).chain(ended);
-        // One that has ended without a node has never run.
+        // A pod that has ended without a node has never run.
         let runs_no_more =
             |pod: &Pod| pod.ended && (pod.node.is_empty() || self.answers(&pod.node));
         all.find(|pod| !runs_no_more(pod))
     }
 
-    /// Who has an IP, or had it and has ended.
+    /// A pod that has this IP, or had it and has ended.
     pub(super) fn last_at(&self, ip: IpAddr) -> Option<&'a Pod> {
         let ended = || self.ended_by_ip.get(&ip).and_then(|pods| pods.first());
         self.at(ip).first().or_else(ended).copied()
     }
 
-    /// No pod has this name or this IP, not even one that has ended.
+    /// Whether no pod has this name or this IP, not even one that has ended.
     pub(super) fn is_nobodys(&self, podref: Option<(&str, &str)>, ip: IpAddr) -> bool {
         self.is_known()
             && podref.is_none_or(|(namespace, name)| self.pod(namespace, name).is_none())
@@ -114,7 +115,7 @@ impl<'a> Living<'a> {
             && !self.ended_by_ip.contains_key(&ip)
     }
 
-    /// Of an allocation that names its pod. `node`: the pod's, where something says it.
+    /// For an allocation that names its pod. `node`: the pod's node, if known.
     pub(super) fn of_pod(
         &self,
         namespace: &str,
@@ -127,13 +128,14 @@ impl<'a> Living<'a> {
         }
         let full = said(&format!("{namespace}/{name}"));
         let Some(pod) = self.pod(namespace, name) else {
-            // Another that has it: no one frees what somebody uses.
+            // Another pod has the IP: an IP in use must not be freed.
             if let Some(other) = self.at(ip).first() {
                 let why =
                     format!("its pod {full} is gone, and {} has the IP", said(&other.full_name()));
                 return Fate::Other(why);
             }
-            // The object is gone. Of one deleted by force the container may still run, where no one answers.
+            // The pod object does not exist. After a forced deletion the container may still run on a node that is
+            // not ready.
             let sure = if node.is_some_and(|node| self.answers(node)) {
                 Certainty::Certain
             } else {
@@ -164,14 +166,14 @@ impl<'a> Living<'a> {
             let why = format!("its pod {full} is on node {}, which is gone", said(&pod.node));
             return Fate::Gone(Certainty::Likely, why);
         }
-        // One without a node is yet to be made.
+        // A pod without a node is yet to be started.
         if pod.node.is_empty() || pod.is_being_made() || pod.all_ips().any(|one| one == ip) {
             return Fate::Alive;
         }
         Fate::Other(format!("its pod {full} lives and has other IPs"))
     }
 
-    /// Of an allocation that names nobody: whoever has the IP.
+    /// For an allocation that names no pod: judged by the pods that have the IP.
     pub(super) fn of_ip(&self, ip: IpAddr) -> Fate {
         if !self.is_known() {
             return Fate::Unknown;
@@ -191,7 +193,7 @@ impl<'a> Living<'a> {
             return Fate::Gone(Certainty::Likely, why);
         }
         let why = "it names no pod, and no pod has this IP".to_owned();
-        // Never more: a sandbox may be made anew, and not every pod's networks are told.
+        // Not more than likely: a sandbox may be restarted, and not every pod's networks are reported.
         Fate::Gone(Certainty::Likely, why)
     }
 }

@@ -1,4 +1,4 @@
-//! Cases from the field, and what must not be told.
+//! Cases from the field, and cases that must not be reported.
 
 mod calico;
 mod duplicates;
@@ -44,7 +44,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed_offset_by_offset() {
 fn what_one_look_alone_says_is_not_told() {
     let (before, kubectl) = (crashed(), Kubectl::default());
     let mut after = crashed();
-    // One was freed meanwhile and given to another.
+    // One allocation was freed meanwhile, and the IP given to another container.
     after.pools = vec![pool(json!({
         "10": {"id": "aaaa", "podref": "shop/web-0"},
         "11": {"id": "new"},
@@ -54,7 +54,7 @@ fn what_one_look_alone_says_is_not_told() {
     let leaked: Vec<_> = told.findings.iter().filter(|one| one.code == LEAKED).collect();
     assert_eq!(leaked.len(), 1, "{leaked:#?}");
     assert_eq!(leaked[0].id.as_deref(), Some("dead-2"));
-    // A pod that the first list of pods had not yet.
+    // A pod that the first list of pods did not have yet.
     let mut late = crashed();
     late.pods.push(pod("web-3", "node-1", "10.0.1.3", &["192.168.7.11", "192.168.7.13"]));
     let told = judge("", &before.look(), &late.look(), &kubectl);
@@ -75,7 +75,7 @@ fn a_pod_that_is_being_made_has_its_allocation() {
     let [one] = &cluster.findings[..] else { panic!("{:#?}", lines(&cluster)) };
     assert_eq!((one.id.as_deref(), &*one.certainty), (Some("dead"), "likely"));
     assert!(one.evidence[0].contains("1 pods have a node and no IP yet"), "{:?}", one.evidence);
-    // Whose the container is, the runtimes say, before anything is freed.
+    // The runtimes are asked for the container before anything is freed.
     let asks = |step: &Step| step.command.as_deref() == Some("crictl inspectp dead");
     let asked = one.remediation.iter().position(asks).unwrap();
     assert!(one.remediation[asked].what.contains("being made, \"node-1\": where"));
@@ -100,7 +100,7 @@ fn nothing_is_told_from_a_list_that_is_not_whole() {
     let mut look = told.look();
     look.pods.state = State::Part(1);
     assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 0, "it may be the other half's");
-    // No list of nodes: none is gone.
+    // Without a list of nodes no node counts as deleted.
     let mut told = crashed();
     told.pods.push(pod("lost", "node-3", "10.0.3.3", &["192.168.7.11"]));
     assert_eq!(told.judged().ranges[0].leaked, 2);
@@ -109,7 +109,7 @@ fn nothing_is_told_from_a_list_that_is_not_whole() {
     assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 1);
     look.nodes = Listed::default();
     assert_eq!(judge("", &look, &look, &kubectl).ranges[0].leaked, 1, "no node at all");
-    // Half a list of pools: an overlapping reservation may be of the other half.
+    // If the list of pools is incomplete, an overlapping reservation may belong to a missing pool.
     let mut told = crashed();
     told.overlapping.push(overlapping("192.168.7.99", "shop/gone"));
     assert!(lines(&told.judged()).iter().any(|line| line.contains("192.168.7.99")));
@@ -150,10 +150,10 @@ fn pods_that_are_gone_ended_or_elsewhere() {
     let range = &cluster.ranges[0];
     assert_eq!((range.leaked, range.doubtful, range.recoverable), (3, 1, 3));
     assert!(cluster.findings[3].remediation.iter().all(|step| !step.changes), "only to look");
-    // Without Multus' word nobody knows the IPs of a second network.
+    // Without Multus' status the IPs of a second network are unknown.
     told.pods[2]["metadata"]["annotations"] = json!({});
     assert_eq!(told.judged().ranges[0].doubtful, 0);
-    // Another pod has the IP of one that is gone.
+    // Another pod has the IP of a deleted pod.
     told.pods.push(pod("thief", "node-1", "10.0.1.7", &["192.168.7.10"]));
     let cluster = told.judged();
     assert_eq!((cluster.ranges[0].leaked, cluster.ranges[0].doubtful), (2, 1));
@@ -191,12 +191,12 @@ fn pools_and_overlapping_reservations_that_disagree() {
             && delete[0].contains("| kubectl delete --raw="),
         "{delete:?}"
     );
-    // Its pod has ended, and may still have the IP: to look only.
+    // Its pod has ended, but may still have the IP: only steps that look.
     let mut ended = pod("gone", "node-1", "10.0.1.9", &[]);
     ended["status"]["phase"] = json!("Failed");
     told.pods.push(ended);
     assert_eq!(commands(&told.judged()), [""; 0]);
-    // Nor one that another has which has ended, or is on a node that is gone.
+    // The same if another pod has the IP that has ended, or is on a deleted node.
     told.pods.pop();
     let mut other = pod("other", "node-1", "10.0.1.9", &["192.168.7.11"]);
     other["status"]["phase"] = json!("Failed");
@@ -207,7 +207,7 @@ fn pools_and_overlapping_reservations_that_disagree() {
     assert_eq!(commands(&told.judged()).len(), 1);
     told.pods.push(pod("lost", "node-9", "10.0.9.2", &["192.168.7.11"]));
     assert_eq!(commands(&told.judged()), [""; 0]);
-    // A cluster that has none keeps none.
+    // A cluster without overlapping reservations does not use them.
     told.overlapping.clear();
     assert_eq!(lines(&told.judged()), [""; 0]);
 }
@@ -301,7 +301,7 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
     let of = |told: &Told| -> Vec<String> {
         lines(&told.judged()).into_iter().filter(|line| line.contains(" 192.168.7.13 ")).collect()
     };
-    // It asks Multus for networks, and what it was given was overwritten.
+    // The pod asks Multus for networks, but its status annotation was overwritten.
     let mut told = crashed();
     told.overlapping.clear();
     let mut unsaid = pod("web-4", "node-1", "10.0.1.9", &[]);
@@ -315,15 +315,15 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
     let lines = of(&told);
     assert!(lines[0].starts_with("likely ipam-reservation-leaked"), "{lines:?}");
     assert_eq!(asked(&told), 2);
-    // What Multus says of one cannot be read.
+    // The Multus status of the pod cannot be parsed.
     told.pods[3]["metadata"]["annotations"] =
         json!({"k8s.v1.cni.cncf.io/network-status": "[{\"ips\": [\"192.168.7.x\"]}]"});
     assert_eq!(asked(&told), 2);
-    // One that asks for none has none.
+    // A pod that asks for no network has none.
     told.pods[3]["metadata"]["annotations"] = json!({});
     assert!(of(&told)[0].starts_with("likely ipam-reservation-leaked"));
     assert_eq!(asked(&told), 0);
-    // One that has ended, and has it.
+    // A pod that has ended and has the IP.
     told.pods[3] = pod("job", "node-1", "10.0.1.9", &["192.168.7.13"]);
     told.pods[3]["status"]["phase"] = json!("Failed");
     let lines = of(&told);
@@ -331,7 +331,7 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
         lines[0].ends_with("only shop/job has this IP, and it has ended (Failed)"),
         "{lines:?}"
     );
-    // Its overlapping reservation names one that lives.
+    // The overlapping reservation names a living pod.
     told.pods.pop();
     told.overlapping.push(overlapping("192.168.7.13", "shop/web-0"));
     assert!(of(&told)[0].starts_with("doubtful ipam-reservation-doubtful"));
@@ -351,11 +351,11 @@ fn pools_of_single_nodes_have_the_networks_reservations() {
         overlapping("blue-192.168.7.11", "shop/gone"),
     ];
     let cluster = told.judged();
-    // Its node answers.
+    // Its node is ready.
     let leaked = "certain ipam-reservation-leaked 192.168.7.11 its pod shop/gone is gone";
     assert_eq!(lines(&cluster), [leaked]);
     assert!(commands(&cluster)[0].ends_with("/blue-192.168.7.11 -f -"));
-    // Which network a pool of a node that is gone is of is not known.
+    // For a pool of a deleted node the network is unknown.
     told.nodes.remove(0);
     let lines = lines(&told.judged());
     assert!(!lines.iter().any(|line| line.contains("no pool has")), "{lines:#?}");
@@ -388,10 +388,10 @@ fn what_a_living_pod_has_is_not_freed_for_one_of_a_node_that_is_gone() {
     let why = "its pod shop/lost is on node node-9, which is gone, and shop/heir has the IP";
     let line = format!("doubtful ipam-reservation-doubtful 192.168.7.11 {why}");
     assert!(lines(&cluster).contains(&line), "{:#?}", lines(&cluster));
-    // An entry that names nobody is the heir's.
+    // An entry without a podref belongs to the pod that has the IP now.
     told.pools = vec![pool(json!({"11": {"id": "b"}}))];
     assert_eq!(told.judged().ranges[0].leaked, 0);
-    // Nor for one that has ended.
+    // The same for a pod that has ended.
     told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/lost"}}))];
     let lost = told.pods.len() - 2;
     told.pods[lost] = pod("lost", "node-1", "10.0.1.8", &["192.168.7.11"]);
@@ -408,7 +408,7 @@ fn an_overlapping_reservation_of_a_living_pod_keeps_the_entry_too() {
     told.pools = vec![pool(json!({"11": {"id": "b", "podref": "shop/gone"}}))];
     told.overlapping = vec![overlapping("192.168.7.11", "shop/gone")];
     assert_eq!(commands(&told.judged()).len(), 1);
-    // Another pod's by now, of which Multus says nothing yet.
+    // Another pod has it by now, without a Multus status yet.
     let mut made = pod("made", "node-1", "10.0.1.9", &[]);
     made["metadata"]["annotations"] = json!({});
     told.pods.push(made);
@@ -416,7 +416,7 @@ fn an_overlapping_reservation_of_a_living_pod_keeps_the_entry_too() {
     let cluster = told.judged();
     assert_eq!(commands(&cluster), [""; 0]);
     assert!(lines(&cluster)[0].starts_with("doubtful "), "{:#?}", lines(&cluster));
-    // A claim's outlives its pods.
+    // The reservation of a claim outlives its pods.
     told.overlapping = vec![overlapping("192.168.7.11", "shop/gone")];
     told.overlapping[0]["spec"]["ipamclaimref"] = json!("shop/claim");
     assert_eq!(lines(&told.judged()), [""; 0]);

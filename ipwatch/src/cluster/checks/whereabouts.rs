@@ -1,4 +1,4 @@
-//! Whereabouts: allocations of what is gone, and pools and overlapping reservations that disagree.
+//! Whereabouts: leaked allocations, and disagreement between pools and overlapping reservations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::remedy::{Step, said, text, value};
 
 const DISAGREE: &str = "ipam-records-disagree";
 const SILENT: &str = "node-silent";
-/// What stands before the name of a NetworkAttachmentDefinition.
+/// Prefix of the name of a NetworkAttachmentDefinition.
 const DEFINITIONS: &str = "network-attachment-definitions/";
 
 /// Overlapping reservations by namespace and name.
@@ -41,23 +41,23 @@ pub(super) fn candidates(
     silent_nodes(look, living, all);
 }
 
-/// The object, for people.
+/// The name of a pool in messages.
 fn object(pool: &Pool) -> String {
     format!("{POOLS} {}/{}", pool.namespace, pool.name)
 }
 
-/// What an overlapping reservation of this IP is called.
+/// The name of the overlapping reservation of this IP.
 fn overlapping_name(prefix: &str, ip: IpAddr) -> String {
     let mut text = ip.to_string();
-    // No name ends so (whereabouts 0.8, pkg/storage/kubernetes, normalizeIP).
+    // A name must not end with a hyphen (whereabouts 0.8, pkg/storage/kubernetes, normalizeIP).
     if text.ends_with(':') {
         text.push('0');
     }
     format!("{prefix}{}", text.replace(':', "-"))
 }
 
-/// What stands before the IP in the names of a pool's overlapping reservations. Pools that are a node's own have the
-/// node in their names, and their reservations have not (whereabouts 0.9, pkg/storage/kubernetes, IPPoolName).
+/// The prefixes that the names of a pool's overlapping reservations may have before the IP. A pool of a single node
+/// has the node in its name, but its reservations do not (whereabouts 0.9, pkg/storage/kubernetes, IPPoolName).
 fn prefixes<'a>(pool: &'a Pool, look: &'a Look) -> impl Iterator<Item = &'a str> {
     let starts = std::iter::once(0).chain(pool.prefix.match_indices('-').map(|(at, _)| at + 1));
     let without = starts.filter_map(|at| {
@@ -67,13 +67,13 @@ fn prefixes<'a>(pool: &'a Pool, look: &'a Look) -> impl Iterator<Item = &'a str>
     std::iter::once(&*pool.prefix).chain(without)
 }
 
-/// The node that a pool is for, where it is one's own.
+/// The node of a pool that belongs to a single node.
 fn node_of<'a>(pool: &'a Pool, look: &'a Look) -> Option<&'a str> {
     let network = prefixes(pool, look).nth(1)?;
     pool.prefix.strip_prefix(network)?.strip_suffix('-')
 }
 
-/// Its overlapping reservation.
+/// The overlapping reservation of an IP of this pool.
 fn overlapping_of<'a>(
     pool: &Pool,
     ip: IpAddr,
@@ -85,7 +85,7 @@ fn overlapping_of<'a>(
     })
 }
 
-/// Namespace and name.
+/// Splits a podref into namespace and name.
 fn split(podref: Option<&str>) -> Option<(&str, &str)> {
     podref.and_then(|podref| podref.split_once('/'))
 }
@@ -96,7 +96,7 @@ fn fate(
     overlapping: Option<&Overlapping>,
     living: &Living<'_>,
 ) -> Fate {
-    // A claim outlives its pods, and is not looked at.
+    // A claim outlives its pods, and is not judged.
     if allocation.claimed || overlapping.is_some_and(|one| one.claimed) {
         return Fate::Unknown;
     }
@@ -105,14 +105,14 @@ fn fate(
         Some((namespace, name)) => {
             let silent = |pod: &Pod| !pod.ended && pod.networks.is_none();
             match living.of_pod(namespace, name, allocation.ip, node) {
-                // Only Multus tells of all interfaces.
+                // Only Multus reports all interfaces.
                 Fate::Other(_) if living.pod(namespace, name).is_some_and(silent) => Fate::Unknown,
                 fate => fate,
             }
         }
     };
     let Fate::Gone(certainty, why) = fate else { return fate };
-    // Both go together: the one that says whose it is may be this one.
+    // The allocation and its overlapping reservation are freed together, so the reservation may show the owner.
     let named = overlapping.and_then(|one| split(one.podref.as_deref()));
     match named.and_then(|(namespace, name)| living.pod(namespace, name)) {
         Some(pod) if !pod.ended && !living.is_node_gone(&pod.node) => {
@@ -123,7 +123,7 @@ fn fate(
     }
 }
 
-/// The pods that may have an allocation of a pool which names none, of those of which not all IPs are known.
+/// Pods whose IPs are not all known, and that may hold an allocation of a pool which names no pod.
 #[derive(Default)]
 struct Holders<'a> {
     count: usize,
@@ -132,7 +132,7 @@ struct Holders<'a> {
 
 fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
     let mut holders = Holders::default();
-    // Only an allocation of an old version names none.
+    // Only allocations of old versions name no pod.
     if pool.allocations.iter().all(|one| split(one.podref.as_deref()).is_some()) {
         return holders;
     }
@@ -145,7 +145,7 @@ fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
     };
     let may = |pod: &&Pod| {
         let wanted = pod.wanted.as_ref();
-        // What a pod's own IP comes from, its annotations do not say.
+        // A pod's annotations do not show where its own IP comes from.
         pod.is_being_made() || wanted.is_none_or(|wanted| wanted.iter().any(is_of_pool))
     };
     for pod in living.being_made.iter().copied().filter(may) {
@@ -155,13 +155,13 @@ fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
     holders
 }
 
-/// What all allocations of a pool are looked at with.
+/// The context for all allocations of a pool.
 struct Case<'a> {
     look: &'a Look,
     pool: &'a Pool,
     living: &'a Living<'a>,
     overlapping: &'a ByName<'a>,
-    /// Pods that may have one which names none.
+    /// Pods that may hold an allocation which names no pod.
     holders: Holders<'a>,
     kubectl: &'a Kubectl,
 }
@@ -178,7 +178,7 @@ fn leaked(case: &Case<'_>, allocation: &Allocation) -> Option<Candidate> {
     let mut found = of(pool, allocation, code, why);
     found.certainty = certainty;
     let names = names(allocation, also);
-    // One that names a pod which lives is of an earlier one, whose node nobody says.
+    // If it names a living pod, the allocation is of an earlier pod, whose node is unknown.
     let owner = owner(names, allocation.ip, living).filter(|_| code == LEAKED);
     let node = node.or(owner.map(|pod| &*pod.node).filter(|node| !node.is_empty()));
     found.nodes.extend(node.map(str::to_owned));
@@ -201,23 +201,23 @@ fn leaked(case: &Case<'_>, allocation: &Allocation) -> Option<Candidate> {
             None => format!("{name} keeps it too"),
         });
     }
-    // Of what may be somebody's nothing is told but to look.
+    // For an allocation that may be in use, only steps that look are given.
     if code == LEAKED {
         free(case, allocation, also, holders, &mut found.remediation);
     }
     Some(found)
 }
 
-/// Namespace and name of a pod, as an allocation and its overlapping reservation say them.
+/// Namespace and name of the pod, as given by an allocation and by its overlapping reservation.
 type Names<'a> = [Option<(&'a str, &'a str)>; 2];
 
-/// Whose an allocation is.
+/// The pod names of an allocation and of its overlapping reservation.
 fn names<'a>(allocation: &'a Allocation, also: Option<&'a Overlapping>) -> Names<'a> {
     let also = also.and_then(|one| one.podref.as_deref());
     [split(allocation.podref.as_deref()), split(also)]
 }
 
-/// The pod whose it was, where that is there still.
+/// The pod that had the allocation, if it still exists.
 fn owner<'a>(names: Names<'_>, ip: IpAddr, living: &Living<'a>) -> Option<&'a Pod> {
     let pod = |(namespace, name)| living.pod(namespace, name);
     match names {
@@ -226,14 +226,14 @@ fn owner<'a>(names: Names<'_>, ip: IpAddr, living: &Living<'a>) -> Option<&'a Po
     }
 }
 
-/// Whether an overlapping reservation is of this allocation, and no other pod's: another pool may have given out the
-/// IP since.
+/// Whether an overlapping reservation belongs to this allocation and to no other pod: another pool may have assigned
+/// the IP since.
 fn goes_with(also: &Overlapping, allocation: &Allocation) -> bool {
     let same = || allocation.podref.is_none() || also.podref == allocation.podref;
     !also.claimed && (also.podref.is_none() || same())
 }
 
-/// The steps that free what has leaked.
+/// Adds the steps that free a leaked allocation.
 fn free(
     case: &Case<'_>,
     allocation: &Allocation,
@@ -272,7 +272,7 @@ fn free(
     steps.push(freeing);
 }
 
-/// What is said of an allocation.
+/// A finding about an allocation.
 fn of(pool: &Pool, allocation: &Allocation, code: &'static str, why: String) -> Candidate {
     let key = format!("{}/{} {} {}", pool.namespace, pool.name, allocation.offset, allocation.id);
     let mut found = Candidate::new(code, key, why);
@@ -285,8 +285,8 @@ fn of(pool: &Pool, allocation: &Allocation, code: &'static str, why: String) -> 
     found
 }
 
-/// Allocations of living pods that another pool of an overlapping range may hand out: where others of the same pool
-/// have their reservations.
+/// Allocations of living pods without an overlapping reservation, so that another pool of an overlapping range may
+/// assign the IP; only if other allocations of the same pool have reservations.
 fn without_overlapping(
     look: &Look,
     pool: &Pool,
@@ -317,11 +317,11 @@ fn without_overlapping(
         .collect()
 }
 
-/// What the pools have entered, by what an overlapping reservation of it is called.
+/// The allocations in all pools, by the name of their overlapping reservation.
 struct Entries<'a> {
     /// By namespace and name.
     named: HashSet<(&'a str, String)>,
-    /// By namespace and IP, of pools that may be a node's which is gone: of which network those are is not said.
+    /// By namespace and IP, for pools that may belong to a deleted node: their network is unknown.
     of_nodes: HashMap<(&'a str, IpAddr), Vec<&'a str>>,
 }
 
@@ -354,7 +354,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// Whether the last part of a pool's name may be a node that is gone, and no network.
+/// Whether the last part of a pool's name may be a deleted node instead of a network.
 fn may_be_a_nodes(pool: &Pool, look: &Look, overlapping: &ByName<'_>) -> bool {
     let is_networks = || {
         let own = |one: &Allocation| {
@@ -366,7 +366,7 @@ fn may_be_a_nodes(pool: &Pool, look: &Look, overlapping: &ByName<'_>) -> bool {
     !pool.prefix.is_empty() && node_of(pool, look).is_none() && !is_networks()
 }
 
-/// Overlapping reservations that no pool has.
+/// Overlapping reservations without an allocation in a pool.
 fn without_entry(
     look: &Look,
     living: &Living<'_>,
@@ -374,7 +374,7 @@ fn without_entry(
     kubectl: &Kubectl,
     all: &mut Vec<Candidate>,
 ) {
-    // Half a list of pools, or of a pool, proves nothing.
+    // An incomplete list of pools, or of a pool's entries, proves nothing.
     if !look.pools.is_whole() || !living.is_known() {
         return;
     }
@@ -417,7 +417,7 @@ fn without_entry(
             let pools = kubectl.command(&["get", POOLS, "-A", "-o", "yaml"]);
             found.remediation.push(Step::look(text!("{}", what), pools));
             found.remediation.push(kubectl.machine(None));
-            // Whose one is that names nobody, a pod may be about to say.
+            // A reservation without a podref may belong to a pod that is being started.
             let known = podref.is_some() || living.being_made.is_empty();
             let command = if known && ip.is_some_and(|ip| living.is_nobodys(podref, ip)) {
                 kubectl.delete(one)
@@ -433,8 +433,8 @@ fn without_entry(
     }
 }
 
-/// The IP that a name ends in, and what stands before it. Of an IPv6 one after a network's name, the longest text that
-/// is one.
+/// The IP at the end of a name, and the text before it. For IPv6 after a network's name, the longest text that
+/// parses.
 fn ip_of(name: &str) -> Option<(&str, IpAddr)> {
     let mut starts = std::iter::once(0).chain(name.match_indices('-').map(|(at, _)| at + 1));
     starts.find_map(|at| {
@@ -444,7 +444,7 @@ fn ip_of(name: &str) -> Option<(&str, IpAddr)> {
     })
 }
 
-/// Nodes that do not answer, and keep allocations that nobody frees.
+/// Nodes that do not answer and keep allocations that nobody frees.
 fn silent_nodes(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
     if !living.is_known() {
         return;
@@ -475,7 +475,7 @@ fn silent_nodes(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
     }
 }
 
-/// What each pool can hand out.
+/// The usage of each pool.
 pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
     let compared = look.pods.is_whole();
     (look.pools.items.iter())
@@ -518,7 +518,7 @@ pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
         .collect()
 }
 
-/// The parts of all definitions of a network, each IP once.
+/// The parts of all definitions of a network, with overlaps merged.
 fn merged(bounds: &Bounds) -> (Vec<RangePart>, Vec<String>) {
     let mut parts = bounds.parts.clone();
     parts.sort_by_key(|part| (part.first, part.last));

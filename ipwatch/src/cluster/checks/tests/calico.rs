@@ -33,10 +33,10 @@ fn a_pod_whose_ip_calico_takes_for_free() {
     };
     let why = "shop/bare has it, and Calico takes it for free: the next pod may be given it";
     assert_eq!(without(&told), [format!("certain pod-without-reservation 10.1.0.9 {why}")]);
-    // A block with broken indexes may have it.
+    // A block with invalid indexes may have the IP.
     told.blocks[0]["spec"]["allocations"][9] = json!(99);
     assert_eq!(without(&told), [""; 0]);
-    // Where another IPAM gives out the IPs there are no blocks at all.
+    // If another IPAM assigns the IPs there are no blocks at all.
     told.blocks.clear();
     assert_eq!(without(&told), [""; 0]);
 }
@@ -60,7 +60,7 @@ fn calicos_own_tool_is_never_told_to_free() {
     assert!(
         steps().any(|step| step.what.contains("names handle \"k8s-pod-network.gone-id\" still"))
     );
-    // One whose node does not answer may still run.
+    // The container may still run if its node does not answer.
     let mut told = calico();
     told.nodes[0]["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);
     assert!(
@@ -72,7 +72,7 @@ fn calicos_own_tool_is_never_told_to_free() {
 
 #[test]
 fn what_has_leaked_is_worse_where_its_pool_is_full() {
-    // Of two pools one has nothing left.
+    // One of two pools is full.
     let mut told = calico();
     told.calico_pools.push(json!({"metadata": {"name": "full"}, "spec": {"cidr": "10.2.0.0/31"}}));
     let full = json!({
@@ -91,7 +91,7 @@ fn what_has_leaked_is_worse_where_its_pool_is_full() {
     let ranges = told.judged().ranges;
     assert_eq!((ranges[1].leaked, ranges[1].free), (1, Some(0)));
     assert_eq!((ranges[0].leaked, ranges[0].free), (3, Some(65_530)), "each counts its own");
-    // One that is free is enough.
+    // One free IP is enough.
     told.blocks[2]["spec"]["allocations"][1] = json!(null);
     told.pods.pop();
     assert_eq!(critical(&told), [""; 0]);
@@ -111,7 +111,7 @@ fn a_pod_that_is_being_made_has_its_allocation() {
         made["status"] = json!({"phase": "Pending"});
         assert_eq!(of(Some(made)), [""; 0], "{node:?}");
     }
-    // One that lives and has another.
+    // A living pod that has another IP.
     let lines = of(Some(calico_pod("gone", "node-1", "10.1.0.20")));
     assert!(lines[0].starts_with("doubtful ipam-reservation-doubtful"), "{lines:#?}");
 }

@@ -1,4 +1,4 @@
-//! The same IP on two pods, and what only looks like it.
+//! The same IP on two pods, and cases that only look like it.
 
 use serde_json::{Value, json};
 
@@ -19,10 +19,11 @@ fn two_living_pods_with_one_ip() {
              shop/web-1 on node-2, shop/twin on node-1",
         ]
     );
-    // Of another IPAM each node may have the same.
+    // With another IPAM each node may have the same IPs.
     told.pools.clear();
     assert_eq!(duplicates(&told).len(), 1);
-    // What is going is less sure; what has ended or is the host's has none of its own.
+    // A pod that is being deleted is less certain; one that has ended or is in the host's network has no IP of its
+    // own.
     let twin = told.pods.len() - 1;
     told.pods[twin]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     assert!(duplicates(&told)[0].starts_with("likely "));
@@ -33,7 +34,7 @@ fn two_living_pods_with_one_ip() {
     assert_eq!(duplicates(&told), [""; 0]);
 }
 
-/// A network of Whereabouts' range 192.168.7.0/27 under another name.
+/// A network with Whereabouts' range 192.168.7.0/27 under another name.
 fn definition(name: &str, network_name: &str) -> Value {
     let ipam = json!({"type": "whereabouts", "network_name": network_name, "range": "192.168.7.0/27",
                       "range_start": "192.168.7.10", "range_end": "192.168.7.14"});
@@ -71,18 +72,18 @@ fn a_pool_gives_each_ip_out_once_by_whatever_network() {
         duplicates(&told),
         [format!("certain ip-duplicate 192.168.7.12 2 pods have it {why}")]
     );
-    // A pool of another network's name, and a network that is none of Whereabouts', have their own.
+    // A pool with another network name, and a network without Whereabouts, have their own IPs.
     for network in ["default/other", "default/bridge"] {
         assert_eq!(duplicates(&with(vec![first.clone(), by(network)])), [""; 0], "{network}");
     }
-    // One that was given out before the bounds were others.
+    // An IP that was assigned before the bounds changed.
     let outside = |name, own, network| attached(name, "node-1", own, &[(network, "192.168.7.20")]);
     let told = with(vec![
         outside("one", "10.0.1.2", "default/a"),
         outside("two", "10.0.1.3", "default/b"),
     ]);
     assert_eq!(duplicates(&told).len(), 1);
-    // What another IPAM gives out beside it is nobody's but the node's.
+    // IPs that another IPAM assigns beside it belong to each node.
     let told = with(vec![
         attached("one", "node-1", "10.0.1.2", &[("default/a", "172.16.0.2")]),
         attached("two", "node-2", "10.0.2.2", &[("default/b", "172.16.0.2")]),
@@ -99,7 +100,7 @@ fn a_pod_that_has_an_ip_by_two_networks_is_one_pod() {
         ..crashed()
     };
     assert_eq!(duplicates(&told), [""; 0]);
-    // And it hides no other.
+    // Another pod with this IP is still found.
     told.pods.push(attached("two", "node-2", "10.0.2.2", &both[1..]));
     let found = duplicates(&told);
     assert!(found.len() == 1 && found[0].contains(" 2 pods have it "), "{found:#?}");
@@ -121,7 +122,7 @@ fn a_pods_own_ip_may_be_of_a_pool_too() {
         ..crashed()
     };
     assert_eq!(duplicates(&told).len(), 1, "a second network's is another pod's own");
-    // Two that have it as their own are told once.
+    // Two pods that have it as their own IP are reported once.
     told.pods[1] = own("two", "node-2");
     let found = duplicates(&told);
     assert!(found.len() == 1 && found[0].contains("2 pods have it: "), "{found:#?}");
@@ -136,7 +137,7 @@ fn of_a_network_that_no_definition_is_known_of_it_is_less_sure() {
     let found = duplicates(&told);
     assert!(found.len() == 1 && found[0].starts_with("likely "), "{found:#?}");
     assert!(found[0].ends_with("on network it: shop/p1 on node-1, shop/p2 on node-1"));
-    // And of many not all are named.
+    // Of many pods only some are named.
     told.pods = (1..=20).map(on).collect();
     let cluster = told.judged();
     let found = cluster.findings.iter().find(|one| one.code == "ip-duplicate").unwrap();

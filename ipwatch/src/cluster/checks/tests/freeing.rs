@@ -1,4 +1,4 @@
-//! What frees is told only where no pod that may run has the IP, and what waits for an IP hides no leak.
+//! Steps that free are given only if no pod that may run has the IP; pods that wait for an IP must not hide a leak.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::contract::Step;
 
 const WANTED: &str = "k8s.v1.cni.cncf.io/networks";
 
-/// A pod without an IP, that asks Multus for a network.
+/// A pod without an IP that asks Multus for a network.
 fn waiting(name: &str, node: &str, wanted: &str) -> Value {
     let mut pod = pod(name, node, "10.0.1.9", &[]);
     pod["metadata"]["annotations"] = json!({WANTED: wanted});
@@ -18,14 +18,14 @@ fn waiting(name: &str, node: &str, wanted: &str) -> Value {
     pod
 }
 
-/// A pod that has an IP of its own, and of whose networks nobody says anything.
+/// A pod with an IP of its own whose networks are not reported.
 fn unsaid(name: &str, node: &str, wanted: &str) -> Value {
     let mut pod = pod(name, node, "10.0.1.9", &[]);
     pod["metadata"]["annotations"] = json!({WANTED: wanted});
     pod
 }
 
-/// The steps of what has leaked of an IP.
+/// The steps of the finding about a leaked IP.
 fn steps(told: &Told, ip: &str) -> Vec<Step> {
     let cluster = told.judged();
     let ours =
@@ -35,7 +35,7 @@ fn steps(told: &Told, ip: &str) -> Vec<Step> {
     one.remediation.clone()
 }
 
-/// Whether a runtime is asked before anything is freed; else it is freed without.
+/// Whether a runtime is asked before anything is freed.
 fn is_asked_first(steps: &[Step]) -> bool {
     let asks = |step: &Step| {
         step.command.as_deref().is_some_and(|command| command.starts_with("crictl inspectp "))
@@ -53,7 +53,8 @@ fn an_overlapping_reservation_of_another_pod_is_not_deleted() {
     told.pools = vec![pool(json!({"11": {"id": "a", "podref": "shop/old-0"}}))];
     told.overlapping = vec![overlapping("192.168.7.11", "shop/old-0")];
     assert!(commands(&told.judged())[0].ends_with("/192.168.7.11 -f -"));
-    // It was made anew for a pod that another pool of the range has given the IP, and that has not said so yet.
+    // The reservation was recreated for a pod to which another pool of the range assigned the IP, and which does not
+    // report it yet.
     told.pods.push(waiting("new-0", "node-1", "ipvlan"));
     told.overlapping = vec![overlapping("192.168.7.11", "shop/new-0")];
     let cluster = told.judged();
@@ -65,7 +66,7 @@ fn an_overlapping_reservation_of_another_pod_is_not_deleted() {
         ]
     );
     assert_eq!(commands(&cluster), [""; 0]);
-    // Of one that is gone too the entry alone goes.
+    // If that pod is deleted as well, only the pool's entry is removed.
     told.pods.pop();
     let cluster = told.judged();
     let [command] = &commands(&cluster)[..] else { panic!("{:#?}", lines(&cluster)) };
@@ -106,20 +107,20 @@ fn nothing_is_freed_while_a_pod_has_it_that_may_run() {
             assert!(steps.iter().any(|step| step.command.as_ref() == Some(&machine)), "{steps:#?}");
             assert!(steps.last().unwrap().what.contains("shop/it"), "{steps:#?}");
         }
-        // What has ended where somebody answers runs no more.
+        // A pod that has ended on a ready node no longer runs.
         let mut told = crashed();
         told.pools = vec![pool(json!({"11": {"id": "a", "podref": podref}}))];
         told.overlapping.clear();
         told.pods.push(ended("node-2"));
         assert_eq!(commands(&told.judged()).len(), 1);
-        // Of several that had the IP each counts.
+        // If several pods had the IP, each counts.
         let mut told = Told { nodes: silent.nodes.clone(), ..told };
         let last = told.pods.len() - 1;
         told.pods[last]["metadata"]["name"] = json!("another");
         told.pods.push(ended("node-1"));
         assert_eq!(commands(&told.judged()), [""; 0]);
     }
-    // The overlapping reservation names the one that may run.
+    // The overlapping reservation names the pod that may run.
     let mut told = crashed();
     told.pods.push(pod("old-0", "node-9", "10.0.9.2", &[]));
     assert!(steps(&told, "192.168.7.11").iter().all(|step| !step.changes));
@@ -162,18 +163,18 @@ fn an_allocation_that_names_nobody_is_asked_for_where_pods_are_being_made() {
         told.pods.push(waiting);
         is_asked_first(&steps(&told, "192.168.7.13"))
     };
-    // What its own IP comes from nobody says.
+    // The source of its own IP is unknown.
     let mut plain = waiting("web-3", "node-1", "");
     plain["metadata"]["annotations"] = json!({});
     assert!(asked(plain.clone()));
     assert!(asked(waiting("web-3", "node-1", "sriov")));
-    // A node that is gone from the cluster may run on.
+    // The machine of a deleted node may still run.
     assert!(asked(waiting("web-3", "node-9", "default/ipvlan")));
-    // One without a node is given nothing.
+    // A pod without a node gets no IP.
     plain["spec"]["nodeName"] = json!("");
     assert!(!asked(plain));
     assert!(!asked(waiting("web-3", "", "ipvlan")));
-    // What it has on a network of this pool, or on one that is not understood, is not said.
+    // Its IP on a network of this pool, or on a network that cannot be parsed, is not reported.
     for network in
         ["default/ipvlan", "sriov, default/ipvlan@net7", r#"[{"name": 7}]"#, "a/b/c", ","]
     {
@@ -182,22 +183,22 @@ fn an_allocation_that_names_nobody_is_asked_for_where_pods_are_being_made() {
     for network in ["sriov", "ipvlan", "other/ipvlan", r#"[{"name": "sriov"}]"#, ""] {
         assert!(!asked(unsaid("web-3", "node-1", network)), "{network}");
     }
-    // Which networks the pool is of is not known.
+    // The networks of the pool are unknown.
     let mut told = crashed();
     told.networks.clear();
     told.pods.push(unsaid("web-3", "node-1", "sriov"));
     assert!(is_asked_first(&steps(&told, "192.168.7.13")));
-    // One that names its pod is no other's.
+    // An allocation that names its pod belongs to no other.
     let mut told = crashed();
     told.pods.push(waiting("web-3", "node-1", "ipvlan"));
     told.pools = vec![pool(json!({"11": {"id": "a", "podref": "shop/old-0"}}))];
     assert!(!is_asked_first(&steps(&told, "192.168.7.11")));
-    // One without an id can be asked for nowhere.
+    // An allocation without an id cannot be looked up in a runtime.
     told.pools = vec![pool(json!({"11": {"id": ""}}))];
     assert!(steps(&told, "192.168.7.11").iter().all(|step| !step.changes));
     told.pods.pop();
     assert!(steps(&told, "192.168.7.11").iter().any(|step| step.changes));
-    // Nor a reservation that names nobody.
+    // The same for a reservation without a podref.
     told.pools = vec![pool(json!({}))];
     told.overlapping = vec![overlapping("192.168.7.11", "")];
     assert_eq!(commands(&told.judged()).len(), 1);
@@ -261,10 +262,10 @@ fn a_reservation_of_no_network_is_not_passed_over_for_a_networks_pool() {
         overlapping: reservations.iter().map(|name| overlapping(name, "shop/gone")).collect(),
         ..crashed()
     };
-    // It may be of node "red", which is gone, of the network without a name.
+    // It may belong to the deleted node "red" of the network without a name.
     let name = "red-192.168.7.0-27";
     assert!(!leaked(&of(vec![red("kube-system", name, entry())], &["192.168.7.11"])));
-    // A definition says that "red" is a network.
+    // A definition shows that "red" is a network.
     let mut told = of(vec![red("kube-system", name, entry())], &["192.168.7.11"]);
     let ipam = json!({"type": "whereabouts", "network_name": "red", "range": "192.168.7.0/27"});
     let config = json!({"type": "ipvlan", "ipam": ipam});
@@ -272,10 +273,10 @@ fn a_reservation_of_no_network_is_not_passed_over_for_a_networks_pool() {
         json!({"metadata": {"name": "red", "namespace": "default"}, "spec": {"config": config.to_string()}}),
     );
     assert!(leaked(&told));
-    // Or a reservation of its own does.
+    // So does a reservation with its name.
     let both = ["192.168.7.11", "red-192.168.7.11"];
     assert!(leaked(&of(vec![red("kube-system", name, entry())], &both)));
-    // Another namespace's, another network's, and that of a node which is there.
+    // A pool of another namespace, of another network, and of an existing node.
     assert!(leaked(&of(vec![red("elsewhere", name, entry())], &["192.168.7.11"])));
     assert!(leaked(&of(vec![red("kube-system", name, entry())], &["blue-192.168.7.11"])));
     let there = "blue-node-1-192.168.7.0-27";
