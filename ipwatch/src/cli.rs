@@ -1,5 +1,5 @@
-//! The command line: parses, asks, shows. One file per command; `show/` turns documents into text
-//! and touches nothing else.
+//! The command line: parses arguments, asks the daemon, prints. One file per command; `show/` turns documents into
+//! text and does nothing else.
 
 mod ack;
 mod args;
@@ -50,11 +50,11 @@ use crate::escape::escape;
 /// How a command that did its work ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Nothing to complain about.
+    /// Nothing is wrong.
     Fine,
-    /// `scan` found something wrong with the node.
+    /// `scan` found something.
     Findings,
-    /// `check` says no.
+    /// `check`: the IP is not free.
     Taken,
     /// `fix`: something that was planned was not done.
     Skipped,
@@ -64,13 +64,13 @@ enum Outcome {
     InNoPool,
 }
 
-/// Why a command did not do its work.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// What was asked for is not there.
+    /// The requested object does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Whoever read our output has gone: `ipwatch query ip | head` is no error.
+    /// The reader of our output has closed it: `ipwatch query ip | head` is not an error.
     #[error("stdout is closed")]
     ClosedPipe,
     /// Anything else.
@@ -89,9 +89,9 @@ impl From<ClientError> for Failure {
 
 /// Exit code of `scan` when it found something, of `check` when it says no, and of `fix` when it skipped something.
 const FINDINGS: u8 = 1;
-/// Exit code of errors, usage errors among them (clap's own choice too).
+/// Exit code of errors, including usage errors (as in clap).
 const ERROR: u8 = 2;
-/// Exit code when what was asked for is not there.
+/// Exit code if the requested object does not exist.
 const NOT_FOUND: u8 = 3;
 
 /// Exit code of `check --strict` for an IP that is in no pool.
@@ -130,14 +130,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Help and version, which go to stdout and are no error, or what was wrong.
+/// Prints help or version, which go to stdout and are not errors, or a usage error.
 fn misused(usage: &clap::Error) -> ExitCode {
-    // Nothing is to be done when printing fails.
+    // A failure to print is ignored: there is nowhere to report it.
     let _ = usage.print();
     if usage.use_stderr() { ExitCode::from(ERROR) } else { ExitCode::SUCCESS }
 }
 
-/// Says why, and which exit code that is.
+/// Prints the failure and returns its exit code.
 fn failed(failure: &Failure) -> ExitCode {
     let next = if is_out_of_files(failure) { "; raise LimitNOFILE= (ulimit -n)" } else { "" };
     complain(&format!("{failure}{next}"));
@@ -145,7 +145,7 @@ fn failed(failure: &Failure) -> ExitCode {
     ExitCode::from(if not_found { NOT_FOUND } else { ERROR })
 }
 
-/// Whether it failed for want of another open file.
+/// Whether the failure is that no more files can be opened (EMFILE).
 fn is_out_of_files(failure: &Failure) -> bool {
     let Failure::Other(error) = failure else { return false };
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
@@ -188,7 +188,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
     }
 }
 
-/// `help` of each command is no command of its own in the manual.
+/// Removes `help` of each command, which is not listed as a command in the manual.
 fn without_help(command: clap::Command) -> clap::Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
@@ -202,10 +202,10 @@ fn wait_for<F: Future>(conversation: F) -> Result<F::Output, Failure> {
     Ok(runtime.block_on(conversation))
 }
 
-/// One line on stderr. Whatever it quotes cannot become a second one.
+/// Prints one line to stderr; escaping keeps it one line.
 fn complain(text: &str) {
     use std::io::Write as _;
-    // Nobody is left to tell when stderr is closed.
+    // A closed stderr is ignored: there is nowhere to report it.
     let _ = writeln!(io::stderr(), "ipwatch: {}", escape(text));
 }
 

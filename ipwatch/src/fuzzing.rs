@@ -1,5 +1,5 @@
-//! Entries for the fuzz targets (`fuzz/`): every parser of foreign bytes, alone. Built with the feature
-//! `fuzzing` only.
+//! Entries of the fuzz targets (`fuzz/`): one for each parser of foreign bytes. Built only with the feature
+//! `fuzzing`.
 
 pub use crate::cli::fuzz::paste;
 pub use crate::cluster::fuzz::cluster;

@@ -1,12 +1,11 @@
-//! ipwatch: which IP sits in which network namespace, who holds it there, and which are about to
-//! break a pod start.
+//! ipwatch: which IP is in which network namespace, who holds it there, and which IPs are about to break a pod start.
 //!
 //! ```text
 //! sources ──► Fact ──► map ──► detect ──► Candidate ──► ledger ──► Finding ──► sinks, api
 //! ```
 //!
-//! The arrows never turn: [`engine`], which is everything between the sources and the sinks, is pure. `ARCHITECTURE.md` walks one event through
-//! all of it by file names.
+//! Data flows only in this direction: [`engine`], which is everything between the sources and the sinks, is pure.
+//! `ARCHITECTURE.md` follows one event through all parts by file names.
 
 pub mod api;
 pub mod bounded;

@@ -1,4 +1,4 @@
-//! The `ipwatch` command. Everything is in the library; this is its door.
+//! The `ipwatch` command, which calls the library.
 
 use std::process::ExitCode;
 
@@ -8,8 +8,8 @@ fn main() -> ExitCode {
     ipwatch::cli::main()
 }
 
-/// What is shipped aborts on a panic (`[profile.release]` in `Cargo.toml`), so that no daemon goes on without one of
-/// its threads. What is tested has the profile of the tests, which unwind, and does the same.
+/// Aborts on a panic, so that no daemon continues without one of its threads. Release builds abort by themselves
+/// (`[profile.release]` in `Cargo.toml`); tested builds have a profile that unwinds.
 #[cfg(panic = "unwind")]
 fn abort_on_panic() {
     let say = std::panic::take_hook();

@@ -1,14 +1,15 @@
-//! Remedies as data: what a person is told to do, and the command for it. Pure, and below everything that tells one.
+//! Remedies as data: what a person should do, and the command for it. Pure, and below everything that prints a
+//! remedy.
 //!
-//! Names, ids, paths and devices are chosen by others, and whoever reads a remedy pastes it into a root shell. So no
-//! text is ever put together from them here. Prose ([`Text`]) is made of our own constants and of quoted values; a
-//! [`Command`] is made of words, and each value is exactly one of them, or a part of one that we begin. Only a
-//! `&'static str` is our own: a foreign `String` does not fit where a constant is asked for. `sh` is written in one
-//! place, [`Command::sh`].
+//! Names, ids, paths and devices are chosen by others, and a person may paste a remedy into a root shell. Therefore
+//! no text is concatenated from them here. Prose ([`Text`]) consists of our own constants and of quoted values; a
+//! [`Command`] consists of words, and each value is exactly one word, or a part of a word that we begin. Only a
+//! `&'static str` counts as our own: a foreign `String` cannot be passed where a constant is required. Shell syntax
+//! is written in one place, [`Command::sh`].
 //!
-//! A step that changes something changes nothing that is not still wrong: pasted alone, late, twice, or after another
-//! one failed. It has its precondition in the same command line, joined by `&&` (`guard`), in the same request
-//! ([`kubernetes`]), or under the lock of the store ([`host_local`]).
+//! A step that changes something must only change what is still wrong, even if it is pasted alone, late, twice, or
+//! after another step that failed. Its precondition is in the same command line, joined by `&&` (`guard`), in the
+//! same request ([`kubernetes`]), or under the lock of the store ([`host_local`]).
 
 pub(crate) mod command;
 mod daemon;
@@ -35,28 +36,28 @@ pub(crate) use text::{text, value};
 use crate::contract;
 pub(crate) use crate::escape::quote::{before_command, connection, end_of_quotation, said};
 
-/// What a step that says what not to do begins with: `explain` shows it as DON'T.
+/// Prefix of a step that says what not to do: `explain` shows it as DON'T.
 pub const NEVER: &str = "Do not: ";
 
-/// One thing to do, or to leave alone.
+/// One thing to do, or to avoid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What it is for, in words.
+    /// Its purpose, in words.
     pub what: Text,
-    /// The command, where there is one that can be typed.
+    /// The command, if it can be typed.
     pub command: Option<Command>,
-    /// The command changes something. All others only look.
+    /// Whether the command changes something; otherwise it only looks.
     pub changes: bool,
 }
 
 impl Step {
-    /// A step that is no command.
+    /// A step without a command.
     #[must_use]
     pub fn advice(what: Text) -> Self {
         Self { what, command: None, changes: false }
     }
 
-    /// What must not be done.
+    /// A step that says what must not be done.
     #[must_use]
     pub fn never(what: &Text) -> Self {
         Self::advice(Text::own(NEVER).then(what))
@@ -68,7 +69,7 @@ impl Step {
         Self::with(what, command, false)
     }
 
-    /// A command that changes something, and has its precondition in it.
+    /// A command that changes something, and contains its precondition.
     #[must_use]
     pub fn change(what: Text, command: Command) -> Self {
         Self::with(what, command, true)
@@ -106,15 +107,15 @@ impl From<&Step> for contract::Step {
     }
 }
 
-/// Keeps new pods away from the node while something is `still` wrong. It takes nothing from anybody, and
-/// `kubectl uncordon` undoes it.
+/// Keeps new pods away from the node while something is `still` wrong. Running pods are not affected, and `kubectl
+/// uncordon` undoes it.
 #[must_use]
 pub(crate) fn cordon(what: Text, node: &str, still: Command) -> Step {
     Step::change(what, still.and(Command::new("kubectl").own("cordon").value(node)))
 }
 
-/// Has a CRI runtime stop and remove a sandbox if `precondition` holds. `stopp` also ends a sandbox that is Ready, so the
-/// precondition must exclude it.
+/// Makes a CRI runtime stop and remove a sandbox if `precondition` holds. `stopp` also ends a sandbox that is Ready,
+/// so the precondition must exclude it.
 #[must_use]
 pub(crate) fn remove_sandbox(what: Text, precondition: Command, id: &str) -> Step {
     let stop = Command::new("crictl").own("stopp").value(id);

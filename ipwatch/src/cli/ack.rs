@@ -1,4 +1,4 @@
-//! `ipwatch ack` and `unack`: a person has seen a finding, and it is not to page again.
+//! `ipwatch ack` and `unack`: acknowledge a finding, so that it does not page again.
 
 use super::args::{Acked, Global, Unacked};
 use super::output::Out;
@@ -20,7 +20,7 @@ pub(super) async fn unack(
     say(global, out, &Ask::Unack { what: unacked.finding }).await
 }
 
-/// The answer is the finding as it stands now.
+/// Prints the current state of the finding.
 async fn say(global: &Global, out: &Out, ask: &Ask) -> Result<Outcome, Failure> {
     let document = Client::new(global.socket()).ask(ask).await?;
     out.document(&document, true)?;

@@ -1,4 +1,4 @@
-//! `ipwatch check`: may this IP be given to a new container? For scripts and wrappers of CNI plugins.
+//! `ipwatch check`: whether an IP can be given to a new container. For scripts and wrappers of CNI plugins.
 
 use super::args::{Check, Global};
 use super::output::Out;

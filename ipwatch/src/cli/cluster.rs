@@ -1,4 +1,4 @@
-//! `ipwatch cluster scan`: what no node alone can know, from a laptop or as a pod.
+//! `ipwatch cluster scan`: checks of the whole cluster, from a laptop or as a pod.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
@@ -20,16 +20,16 @@ pub(super) async fn cluster(out: &Out, command: ClusterCommand) -> Result<Outcom
     outcome(&document)
 }
 
-/// What is going on, for a person who waits.
+/// Prints progress if stderr is a terminal.
 fn progress(text: &str) {
     use std::io::Write as _;
     if io::stderr().is_terminal() {
-        // Nobody is left to tell when stderr is closed.
+        // A closed stderr is ignored: there is nowhere to report it.
         let _ = writeln!(io::stderr(), "ipwatch: {}", escape(text));
     }
 }
 
-/// Where kubectl would look: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, else as a pod.
+/// Finds the kubeconfig as kubectl does: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, else the pod's credentials.
 fn options(
     scan: ClusterScan,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -66,13 +66,13 @@ fn options(
     Ok(Options { kubeconfig, context: scan.context, flags, settle: scan.settle })
 }
 
-/// Whether anything is wrong. Nothing found is nothing wrong only where everything was seen.
+/// Whether anything is wrong. Finding nothing is a success only if every list was complete.
 fn outcome(document: &Document) -> Result<Outcome, Failure> {
     let Body::Cluster(cluster) = &document.body else { return Ok(Outcome::Fine) };
     if !cluster.findings.is_empty() {
         return Ok(Outcome::Findings);
     }
-    // What a list lacks that is not whole proves nothing, so nothing was told of it.
+    // If a list is incomplete, an element that it lacks proves nothing and was not reported.
     let half = |source: &&crate::contract::SourceState| {
         matches!(source.status, SourceStatus::Down | SourceStatus::Degraded)
     };

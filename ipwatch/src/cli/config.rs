@@ -1,4 +1,5 @@
-//! `ipwatch config default|check|show`: what may be configured, whether it is right, what is in force.
+//! `ipwatch config default|check|show`: prints the default configuration, validates a file, prints the effective
+//! configuration.
 
 use std::path::PathBuf;
 
@@ -26,11 +27,11 @@ pub(super) fn config(
 }
 
 fn check(file: Option<PathBuf>) -> Result<String, Failure> {
-    // A file that is named must be there; the usual one may be absent.
+    // A file given on the command line must exist; the default file may be missing.
     let config = Config::load(file.as_deref()).map_err(anyhow::Error::from)?;
-    // The files that it names too: without them the daemon would not start.
+    // Files named in `[otlp]` must be readable: without them the daemon does not start.
     config.otlp.settings(&|_| None).context("the configuration is wrong")?;
-    // Without these it would, and say so as a source that is down.
+    // Without the files named in `[calico]` the daemon starts, and reports a source that is down.
     config.calico.check().context("the configuration is wrong")?;
     let file = file.unwrap_or_else(|| DEFAULT_PATH.into());
     let shown = file.to_string_lossy();
@@ -44,7 +45,7 @@ fn check(file: Option<PathBuf>) -> Result<String, Failure> {
 
 fn show(global: &Global, configured: &Configured) -> Result<String, Failure> {
     let mut config = daemon::config(global, configured)?;
-    // The environment has its say where the file has none.
+    // The environment applies if the file has no endpoint.
     let endpoint = config.otlp.endpoint;
     config.otlp.endpoint = endpoint.or_else(|| environment("OTEL_EXPORTER_OTLP_ENDPOINT"));
     Ok(text::effective(&config))

@@ -1,4 +1,4 @@
-//! `ipwatch run` and `ipwatch record`: the commands that stay.
+//! `ipwatch run` and `ipwatch record`: the commands that run until they are stopped.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub(super) fn run(global: &Global, run: Run) -> Result<Outcome, Failure> {
     let socket = global.named_socket();
     let read = move || {
         let mut config = Config::load(configured.config.as_deref())?;
-        // What the command line says goes before it, at a reload too.
+        // The command line overrides the file, at a reload as well.
         config.socket = socket.clone().unwrap_or(config.socket);
         config.state_dir = state_dir.clone().unwrap_or(config.state_dir);
         Ok(config)
@@ -29,7 +29,7 @@ pub(super) fn record(global: &Global, record: Record) -> Result<Outcome, Failure
     Ok(Outcome::Fine)
 }
 
-/// The configuration, whole and checked; what the command line says goes before it.
+/// The complete and validated configuration; the command line overrides it.
 pub(super) fn config(global: &Global, configured: &Configured) -> Result<Config, Failure> {
     let loaded = Config::load(configured.config.as_deref());
     let mut config = loaded.map_err(anyhow::Error::from)?;

@@ -1,4 +1,4 @@
-//! `ipwatch doctor`: the daemon's own word, or a try of our own where there is no daemon.
+//! `ipwatch doctor`: the daemon's report, or our own attempt if no daemon answers.
 
 use super::args::{Doctor, Global};
 use super::output::Out;
@@ -8,7 +8,7 @@ use crate::api::client::{Client, ClientError};
 
 pub(super) fn doctor(global: &Global, out: &Out, asked: &Doctor) -> Result<Outcome, Failure> {
     let Doctor { configured, canary } = asked;
-    // Whoever names a configuration means the daemon that has it.
+    // With `--config`, the daemon is the one that uses this configuration.
     let socket = match configured.config {
         Some(_) => daemon::config(global, configured)?.socket,
         None => global.socket(),

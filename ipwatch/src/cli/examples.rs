@@ -1,4 +1,4 @@
-//! Examples, at the end of each command's help. A test parses each.
+//! Examples for the help of each command. A test parses each.
 
 pub(super) const RUN: &str = "Examples:
   ipwatch run --config ./ipwatch.toml --socket /tmp/ipwatch.sock --state-dir /tmp/ipwatch";

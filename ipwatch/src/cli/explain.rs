@@ -1,4 +1,4 @@
-//! `ipwatch explain`: what happened, what will break, what to do.
+//! `ipwatch explain`: what happened, what the impact is, and what to do.
 
 use std::collections::HashSet;
 use std::io::Read as _;
@@ -27,12 +27,12 @@ pub(super) async fn explain(
     };
     let what = what.trim();
     if let Ok(code) = what.parse::<Code>() {
-        // Ours, not a container's: printed as it is.
+        // The runbook is our own text: printed unescaped.
         out.raw(code.runbook().as_bytes())?;
         return Ok(Outcome::Fine);
     }
     let client = Client::new(global.socket());
-    // No id, IP, pod or netns is more than one word.
+    // An id, IP, pod or netns is always one word.
     if what.contains(char::is_whitespace) {
         return error(&client, out, what, explain.evidence).await;
     }
@@ -50,7 +50,7 @@ pub(super) async fn about(client: &Client, what: &str) -> Result<Told, Failure> 
     }
 }
 
-/// The text on stdin, up to a length that no error has.
+/// Reads stdin, up to a length that exceeds any error message.
 fn read_stdin() -> Result<String, Failure> {
     let mut bytes = Vec::new();
     let mut stdin = std::io::stdin().lock().take(paste::LONGEST as u64);
@@ -60,7 +60,7 @@ fn read_stdin() -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The stories of the findings in a document.
+/// Prints the stories of the findings in a document.
 async fn tell(
     client: &Client,
     out: &Out,
@@ -92,7 +92,7 @@ pub(super) async fn around(client: &Client, findings: &[Finding]) -> Vec<Finding
     }
 }
 
-/// An error that somebody pasted: what it means, and what is known of what it names.
+/// Explains a pasted error: its meaning, and the findings about what it names.
 async fn error(client: &Client, out: &Out, text: &str, whole: bool) -> Result<Outcome, Failure> {
     let pasted = Pasted::read(text);
     let mut document = client.ask(&Ask::Findings { all: true, what: None }).await?;
@@ -121,7 +121,7 @@ async fn error(client: &Client, out: &Out, text: &str, whole: bool) -> Result<Ou
     tell(client, out, document, whole).await
 }
 
-/// That no finding is about it, and what may help all the same.
+/// The failure if no finding matches, with the runbook that may help.
 fn no_match(pasted: &Pasted<'_>, document: &Document) -> Failure {
     let what = match pasted.means() {
         Some(means) => format!("this error means that {means}, and no finding is about it"),
@@ -142,11 +142,11 @@ fn no_match(pasted: &Pasted<'_>, document: &Document) -> Failure {
 pub(super) enum Told {
     /// Findings about it.
     Findings(Document),
-    /// The addresses, about which nothing wrong is known.
+    /// The addresses, about which no finding is known.
     Nothing(Document),
 }
 
-/// The findings that the daemon says are meant.
+/// The findings that the daemon selects for `what`.
 async fn findings_about(client: &Client, what: &str) -> Result<Option<Document>, Failure> {
     let ask = Ask::Findings { all: true, what: Some(what.to_owned()) };
     match client.ask(&ask).await {
@@ -159,8 +159,8 @@ async fn findings_about(client: &Client, what: &str) -> Result<Option<Document>,
     }
 }
 
-/// The addresses that are meant, else the findings that they name: a finding's subject is one IP of
-/// several.
+/// The addresses that are meant, or the findings that they name: the subject of a finding has only one of several
+/// IPs.
 async fn addresses(client: &Client, what: &str) -> Result<Told, Failure> {
     let selectors = match what.parse::<Prefix>() {
         Ok(prefix) => vec![Selector::Ip(Some(prefix))],
@@ -196,7 +196,7 @@ async fn addresses(client: &Client, what: &str) -> Result<Told, Failure> {
     Ok(Told::Findings(told))
 }
 
-/// Says what it is, and that nothing is wrong with it.
+/// Prints the addresses, and that nothing wrong is known about them.
 fn healthy(out: &Out, what: &str, document: Document) -> Result<Outcome, Failure> {
     let Body::Addresses(addresses) = &document.body else { return Err(unknown(what, &document)) };
     if !out.for_people() {
@@ -259,7 +259,7 @@ mod tests {
             ] {
                 assert!(page.contains(&format!("\n{section}")), "{code}: {section}");
             }
-            // Pages lead to each other, and to nothing else that a terminal could not show.
+            // Runbooks link only to each other, and contain nothing that a terminal cannot show.
             for link in page.split("](").skip(1) {
                 let name = link.split(')').next().unwrap_or_default();
                 let code = name.strip_suffix(".md").unwrap_or_default().parse::<Code>();
@@ -338,7 +338,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_leads_to_the_findings_that_it_names() {
-        // As when the finding's subject is another IP of the same netns.
+        // As if the finding's subject were another IP of the same netns.
         let fake = fake::daemon(|ask| match ask {
             Ask::Findings { what: Some(_), .. } => Err(AskError::NotFound("none".into())),
             Ask::Findings { what: None, .. } => Ok(sample("scan.json")),

@@ -1,8 +1,8 @@
-//! For the fuzz target.
+//! Entry for the fuzz target.
 
 use super::paste::Pasted;
 
-/// Text pasted into `explain`.
+/// Parses text as if pasted into `explain`.
 pub fn paste(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let pasted = Pasted::read(&text);

@@ -1,13 +1,13 @@
-//! `--host-root`: from a container's root into the node's, before anything is read.
+//! `--host-root`: changes the root from the container's to the node's, before anything is read.
 //!
-//! In a container the node's files are mounted under a prefix. Paths that were joined with it by hand would
-//! still go wrong: an absolute symlink in there (`/var/run`) leads out of it again, and every path that is
-//! shown would be another one than on the node. So the process makes the prefix its root, and each path
-//! means what it means on the node; that of the configuration, the socket and the state too.
+//! In a container the node's files are mounted under a prefix. Prepending the prefix to paths would fail: an absolute
+//! symlink below it (such as `/var/run`) leads out of it, and every path in the output would differ from the path on
+//! the node. Therefore the process makes the prefix its root, and each path means the same as on the node, including
+//! those of the configuration, the socket and the state.
 //!
-//! What the container gives it must be the node's: its processes, its network, and mounts that follow the
-//! node's. A private copy of the node's mounts keeps alive what the node unmounts, the network namespaces and
-//! file systems of dead pods among them: that harm is refused here.
+//! The container must have the node's processes, the node's network, and mounts that follow the node's. A private
+//! copy of the node's mounts keeps alive what the node unmounts, such as the network namespaces and file systems of
+//! dead pods: such a container is refused here.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,23 +16,22 @@ use std::path::{Path, PathBuf};
 
 use crate::bounded;
 
-/// The most of a mountinfo that is read.
+/// Maximum size of mountinfo, in bytes.
 const MOUNTINFO: usize = 16 << 20;
 
 /// Why the node's root was not entered.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HostRootError {
-    /// It is no directory, or may not become the root.
+    /// The prefix is not a directory, or chroot is not permitted.
     #[error(
         "--host-root {path}: {error} (it needs CAP_SYS_CHROOT and the node's directories mounted there)"
     )]
     Closed {
-        /// The prefix.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// Its `/proc` is not that of the processes this one is among.
+    /// Its `/proc` is not that of this process's PID namespace.
     #[error(
         "--host-root {0}: its /proc does not show this process as itself: mount the node's /proc there, and \
          run with hostPID (docker: --pid=host)"
@@ -49,20 +48,20 @@ pub(super) enum HostRootError {
          mountPropagation HostToContainer (docker: rslave)"
     )]
     Pins {
-        /// The prefix.
         path: PathBuf,
-        /// Where, on the node.
+        /// The mount point, as a path on the node.
         point: String,
     },
 }
 
-/// Makes `path` the root of this process. Before any thread is started, for the root is all threads'.
+/// Makes `path` the root of this process. Must be called before any thread starts, because all threads share the
+/// root.
 ///
 /// # Errors
-/// [`HostRootError`]; nothing has changed then.
+/// [`HostRootError`]; the root is unchanged then.
 pub(super) fn enter(path: &Path) -> Result<(), HostRootError> {
     let closed = |error: io::Error| HostRootError::Closed { path: path.to_owned(), error };
-    // As the kernel names it in mountinfo.
+    // As the kernel writes it in mountinfo.
     let path = &fs::canonicalize(path).map_err(closed)?;
     let path_of = |tail: &str| path.join(tail);
     let own = fs::read_link(path_of("proc/self")).map_err(closed)?;
@@ -70,7 +69,7 @@ pub(super) fn enter(path: &Path) -> Result<(), HostRootError> {
         return Err(HostRootError::OtherProcesses(path.to_owned()));
     }
     let netns = |process: &str| fs::read_link(path_of(&format!("proc/{process}/ns/net")));
-    // Kernel threads have never left the node's; where not even theirs reads, `doctor` says what is missing.
+    // Kernel threads always have the node's netns. If not even theirs can be read, `doctor` reports what is missing.
     let differs = |node: PathBuf| netns("self").is_ok_and(|own| own != node);
     if netns("2").is_ok_and(differs) {
         return Err(HostRootError::OtherNetwork(path.to_owned()));
@@ -83,10 +82,10 @@ pub(super) fn enter(path: &Path) -> Result<(), HostRootError> {
     rustix::process::chdir("/").map_err(|error| closed(error.into()))
 }
 
-/// The first mount below `root` that would stay when the node unmounts it: what it is mounted on follows no other
-/// mount, and that is what an unmounting spreads by (`propagate_umount`, fs/pnode.c). Lines of mountinfo are `ID
-/// PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`; `master:` is the tag of a mount that follows
-/// another, and `shared:` of one that is the other's equal (`show_mountinfo`, fs/proc_namespace.c).
+/// The first mount below `root` that would stay when the node unmounts it, because the mount below it follows no
+/// other mount, and unmounting propagates only along such relations (`propagate_umount`, fs/pnode.c). Lines of
+/// mountinfo are `ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS`; the tag `master:` marks a mount
+/// that follows another, `shared:` a peer (`show_mountinfo`, fs/proc_namespace.c).
 fn pinned(mounts: &str, root: &Path) -> Option<String> {
     let lines = || mounts.lines().map(|line| line.split(' ').collect::<Vec<&str>>());
     let end = |fields: &[&str]| fields.iter().position(|field| *field == "-");
@@ -99,7 +98,7 @@ fn pinned(mounts: &str, root: &Path) -> Option<String> {
         .collect();
     lines().find_map(|fields| {
         let below = Path::new(fields.get(4)?).strip_prefix(root).ok()?;
-        // Where netns files and the root file systems of containers are mounted.
+        // The types of netns mounts and of the root file systems of containers.
         let pins = ["nsfs", "overlay"].contains(fields.get(end(&fields)? + 1)?);
         (pins && !following.contains(*fields.get(1)?)).then(|| format!("/{}", below.display()))
     })
@@ -123,11 +122,11 @@ mod tests {
         let netns = |tags: &str| mount(4, 3, "/host/run/netns/a", tags, "nsfs");
         let fine = [image.clone(), proc, run("master:5 "), netns("shared:9 master:7 ")];
         assert_eq!(found(&fine), None);
-        // Private on the node itself, and unmounted with what it is on.
+        // Private on the node itself, but unmounted together with its parent.
         assert_eq!(found(&[image.clone(), run("master:5 "), netns("")]), None);
         let kept = Some("/run/netns/a");
         assert_eq!(found(&[run(""), netns("")]).as_deref(), kept);
-        // Mounted private, but not what was mounted below it.
+        // Mounted private, but not the mounts below it.
         assert_eq!(found(&[run(""), netns("master:7 ")]).as_deref(), kept);
         assert_eq!(found(&["torn".into(), "1 2 - ".into()]), None);
     }

@@ -1,5 +1,5 @@
-//! Hostile words through every way out: what a terminal shows in each format, the journal, spans, log records, Events and
-//! metrics. A stranger's word steers no terminal, makes no line or field of its own, and ends somewhere.
+//! Hostile names in every output: terminal output in each format, the journal, spans, log records, Events and
+//! metrics. A foreign name must not control a terminal or create a line or field, and its length must be limited.
 
 use clap::ValueEnum as _;
 use serde_json::Value;
@@ -24,7 +24,7 @@ const DOCUMENTS: [&str; 8] = [
     "query-netns.json",
     "scan.json",
 ];
-/// Fields that strangers fill, or that quote what strangers chose.
+/// Fields whose values others choose, or that quote such values.
 const FOREIGN: [&str; 15] = [
     "comm",
     "detail",
@@ -42,7 +42,7 @@ const FOREIGN: [&str; 15] = [
     "uid",
     "what",
 ];
-/// What is sent of one field is not longer, in bytes: the longest is a journal's.
+/// Maximum size of a sent field, in bytes: a journal field is the longest.
 const LONGEST: usize = 16 << 10;
 
 /// The same with this word in each of these fields.
@@ -51,7 +51,7 @@ pub(super) fn with(word: &str, value: &mut Value) {
         Value::Object(object) => {
             for (field, value) in object {
                 match value {
-                    // Kinds of names, not names.
+                    // `refused` has kinds of names, not names.
                     _ if field == "refused" => {}
                     Value::String(text) if FOREIGN.contains(&field.as_str()) => {
                         word.clone_into(text);
@@ -71,7 +71,7 @@ pub(super) fn document(name: &str, word: &str) -> Document {
     serde_json::from_value(value).unwrap()
 }
 
-/// What is printed of a document, by the format.
+/// The output for a document in each format.
 fn printed(document: &Document) -> Vec<(String, String)> {
     let mut printed = Vec::new();
     for format in Format::value_variants() {
@@ -88,7 +88,7 @@ fn printed(document: &Document) -> Vec<(String, String)> {
     printed
 }
 
-/// What leaves the node of a finding, or is logged.
+/// The texts about a finding that leave the node or are logged.
 fn sent(finding: &Finding) -> Vec<(String, String)> {
     let kinds = [ChangeKind::Opened, ChangeKind::Updated, ChangeKind::Resolved];
     kinds
@@ -106,13 +106,13 @@ pub(super) fn is_harmless(text: &str) -> bool {
 #[test]
 fn no_word_of_a_stranger_steers_a_terminal_or_makes_a_line() {
     for name in DOCUMENTS {
-        // YAML writes a text of several lines as a block, which is indented.
+        // YAML writes a text of several lines as an indented block.
         let lines = |word: &str| -> Vec<usize> {
             let printed = printed(&document(name, word)).into_iter();
             let printed = printed.filter(|(format, _)| !format.starts_with("yaml"));
             printed.map(|(_, text)| text.lines().count()).collect()
         };
-        // One word that would be quoted, as most of the corpus is.
+        // A word that is quoted, as most of the corpus is.
         let plain = lines("a word");
         for word in words() {
             for (format, text) in printed(&document(name, &word)) {

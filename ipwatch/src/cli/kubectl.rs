@@ -1,7 +1,8 @@
-//! `kubectl ipwatch …`: finds the node of a pod and asks the ipwatch there.
+//! `kubectl ipwatch …`: finds the node of a pod and queries the ipwatch on it.
 //!
-//! What kubectl finds as `kubectl-ipwatch` in the PATH is this program under another name. It asks by kubectl
-//! itself, which has the namespace, the context and the credentials, those of a program among them.
+//! kubectl runs this program as a plugin if it is in the PATH under the name `kubectl-ipwatch`. The plugin calls
+//! kubectl for each request, because kubectl has the namespace, the context and the credentials, including those of
+//! exec plugins.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read, Write};
@@ -13,17 +14,17 @@ use clap::{CommandFactory as _, Parser};
 
 use super::Failure;
 
-/// The name under which kubectl finds it.
+/// The name under which kubectl finds the plugin.
 const NAME: &str = "kubectl-ipwatch";
-/// What the manifests and the chart call its pods, and the container in them.
+/// Label and container name of ipwatch's pods in the manifests and the chart.
 const LABEL: &str = "app.kubernetes.io/name=ipwatch";
 const CONTAINER: &str = "ipwatch";
-/// Longest answer of kubectl that is read.
+/// Maximum size of an answer of kubectl, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Of what it complains of, so much of the end is looked at.
+/// How much of the end of kubectl's stderr is kept, in bytes.
 const TAIL: usize = 4 << 10;
-/// Options that are the plugin's own wherever they stand, for kubectl takes them so, and ipwatch has none of them:
-/// before a pod, after it, and of `cluster scan`.
+/// Options of the plugin, accepted before a pod, after it, and for `cluster scan`, as kubectl does. ipwatch has no
+/// options of these names.
 const OWN: [&str; 4] = ["--namespace", "--kubeconfig", "--context", "--ipwatch-namespace"];
 
 /// Which IP a pod has, and who holds it: asked of the ipwatch on its node.
@@ -59,29 +60,29 @@ pub(super) struct Plugin {
     args: Vec<String>,
 }
 
-/// How kubectl is run.
+/// How to run kubectl.
 #[derive(Debug, Clone, Copy)]
 struct Program<'a> {
     program: &'a OsStr,
-    /// Before all others.
+    /// Arguments before all others.
     words: &'a [&'a OsStr],
 }
 
-/// Whether this process was started by that name.
+/// Whether this process was started under the plugin's name.
 pub(super) fn is_meant(program: Option<&OsStr>) -> bool {
     program.map(Path::new).and_then(Path::file_name).is_some_and(|name| name == NAME)
 }
 
-/// Whose command line it is.
+/// Who handles a command line.
 #[derive(Debug)]
 pub(super) enum Meant {
-    /// The whole program's, in its own words: `kubectl ipwatch cluster scan`.
+    /// The main program: `kubectl ipwatch cluster scan`, rewritten as its own command line.
     Whole(Vec<OsString>),
-    /// The plugin's.
+    /// The plugin.
     Plugin(Plugin),
 }
 
-/// Reads a command line.
+/// Parses a command line.
 pub(super) fn read(args: Vec<OsString>) -> Result<Meant, clap::Error> {
     let (own, rest) = sorted(args)?;
     if rest.first().is_some_and(|word| word == "cluster") {
@@ -92,10 +93,10 @@ pub(super) fn read(args: Vec<OsString>) -> Result<Meant, clap::Error> {
     Plugin::try_parse_from(words).map(Meant::Plugin)
 }
 
-/// The options that are the plugin's own, each with its value, and all other words.
+/// The options of the plugin with their values, and all other words.
 type Sorted = (Vec<(&'static str, OsString)>, Vec<OsString>);
 
-/// Sorts the words of a command line. What stands behind `--` is nobody's option.
+/// Sorts the words of a command line. Words after `--` are not options.
 fn sorted(args: Vec<OsString>) -> Result<Sorted, clap::Error> {
     let (mut own, mut rest) = (Vec::new(), Vec::new());
     let mut words = args.into_iter().skip(1);
@@ -112,7 +113,7 @@ fn sorted(args: Vec<OsString>) -> Result<Sorted, clap::Error> {
         let value = match value {
             Some(value) => OsString::from(value),
             None => {
-                // Taken for its value, an option would be lost.
+                // If an option were taken for the value, it would be lost.
                 let next = words.next().filter(|next| !next.as_encoded_bytes().starts_with(b"-"));
                 next.ok_or_else(|| misused(format!("{name} needs a value")))?
             }
@@ -122,7 +123,7 @@ fn sorted(args: Vec<OsString>) -> Result<Sorted, clap::Error> {
     Ok((own, rest))
 }
 
-/// The plugin's own option that a word is, by its long name, and its value where the same word has it.
+/// The plugin's option that a word is, by its long name, with the value if the word contains it.
 fn own_option(word: &str) -> Option<(&'static str, Option<&str>)> {
     if let Some(value) = word.strip_prefix("-n") {
         let value = value.strip_prefix('=').unwrap_or(value);
@@ -135,7 +136,7 @@ fn own_option(word: &str) -> Option<(&'static str, Option<&str>)> {
     Some((OWN.into_iter().find(|own| *own == name)?, value))
 }
 
-/// The command line of the whole program. It has what leads to the cluster behind `scan`.
+/// The command line of the main program, with the options for the cluster after `scan`.
 fn whole(
     own: Vec<(&'static str, OsString)>,
     rest: Vec<OsString>,
@@ -151,7 +152,7 @@ fn whole(
             );
             return Err(misused(why));
         }
-        // Of `cluster --help` nothing leads anywhere; of one that is said twice the last counts.
+        // `cluster --help` needs no options; of an option that is given twice the last counts.
         if let Some(scan) = scan.filter(|_| !said.contains(&name)) {
             said.push(name);
             words.splice(scan + 1..scan + 1, [OsString::from(name), value]);
@@ -160,7 +161,7 @@ fn whole(
     Ok(words)
 }
 
-/// What is wrong with a command line.
+/// A usage error.
 fn misused(why: String) -> clap::Error {
     Plugin::command().error(ErrorKind::InvalidValue, why)
 }
@@ -174,7 +175,7 @@ pub(super) fn main(plugin: &Plugin) -> ExitCode {
 }
 
 impl Plugin {
-    /// The exit code of ipwatch there.
+    /// Returns the exit code of ipwatch on the node.
     fn run(&self, kubectl: Program<'_>) -> Result<u8, Failure> {
         let (namespace, name, node) = self.pod(kubectl)?;
         let agent = self.agent(kubectl, &node)?;
@@ -194,13 +195,13 @@ impl Plugin {
         let status = child.wait().map_err(cannot_run)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         Ok(match code.unwrap_or(super::ERROR) {
-            // Its own failures end with 1 too, which is a word of ours.
+            // kubectl's own failures also end with 1, which in ipwatch means findings.
             super::FINDINGS if !is_theirs(&tail) => super::ERROR,
             code => code,
         })
     }
 
-    /// Its namespace, name and node.
+    /// Namespace, name and node of the pod.
     fn pod(&self, kubectl: Program<'_>) -> Result<(String, String, String), Failure> {
         let named = ["pod/", "pods/", "po/"].iter().find_map(|kind| self.pod.strip_prefix(kind));
         let (namespace, name) = match (named, self.pod.split_once('/')) {
@@ -228,7 +229,7 @@ impl Plugin {
         }
     }
 
-    /// The ipwatch of a node.
+    /// The ipwatch pod of a node.
     fn agent(&self, kubectl: Program<'_>, node: &str) -> Result<String, Failure> {
         let mut command = self.asking(kubectl);
         let running = format!("spec.nodeName={node},status.phase=Running");
@@ -246,7 +247,7 @@ impl Plugin {
         })
     }
 
-    /// For a question, which does not wait for ever.
+    /// kubectl with a timeout, for questions.
     fn asking(&self, kubectl: Program<'_>) -> Command {
         let mut command = self.kubectl(kubectl);
         command.arg("--request-timeout=30s");
@@ -266,7 +267,7 @@ impl Plugin {
     }
 }
 
-/// Passes on what a program complains of, as it comes. Returned: the end of it.
+/// Copies the stderr of a program to `out` as it arrives. Returns the end of it.
 fn complaints(child: &mut Child, out: &mut dyn Write) -> Vec<u8> {
     let (mut tail, mut part) = (Vec::new(), [0; 1 << 10]);
     let Some(mut stderr) = child.stderr.take() else { return tail };
@@ -277,20 +278,21 @@ fn complaints(child: &mut Child, out: &mut dyn Write) -> Vec<u8> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(_) => return tail,
         };
-        // Nobody is left to tell when stderr is closed.
+        // A closed stderr is ignored: there is nowhere to report it.
         let _ = out.write_all(read).and_then(|()| out.flush());
         tail.extend_from_slice(read);
         tail.drain(..tail.len().saturating_sub(TAIL));
     }
 }
 
-/// Whether the exit code is that of the program there: kubectl says so last (client-go 1.20, tools/remotecommand/v4.go).
+/// Whether the exit code comes from the program in the container: kubectl prints that as its last line (client-go
+/// 1.20, tools/remotecommand/v4.go).
 fn is_theirs(complaints: &[u8]) -> bool {
     let last = complaints.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
     last.is_some_and(|last| last.starts_with(b"command terminated with exit code "))
 }
 
-/// What kubectl answers. What it complains of stands on stderr.
+/// The stdout of kubectl. Its stderr is inherited.
 fn said(mut command: Command) -> Result<String, Failure> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(cannot_run)?;
@@ -315,7 +317,7 @@ fn cannot_run(error: io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// A kubectl that writes down how it was called.
+    /// A kubectl that records its arguments.
     fn run(line: &str, node: &str, agents: &str) -> (Result<u8, Failure>, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let (program, log) = (dir.path().join("kubectl"), dir.path().join("log"));
@@ -377,7 +379,7 @@ mod tests {
         ] {
             assert_eq!(run(line, "node-1", "a\\n").1, before, "{line}");
         }
-        // Behind `--` they are whose the words are.
+        // After `--`, options belong to the command.
         let exec = "exec -n ipwatch ipwatch-x -c ipwatch -- ipwatch";
         assert_eq!(asked("web-0 query -- -n"), format!("{exec} query -- -n"));
         for line in ["web-0 -n", "web-0 --context -o tree", "-n", "--context", "web-0 -n="] {
@@ -407,7 +409,7 @@ mod tests {
         for there in [0, 1, 2, 3, 7] {
             assert_eq!(code(&format!("web-0 fail {there}")), there);
         }
-        // And where kubectl itself fails, it is none of ipwatch's: 1 would say that something is found.
+        // If kubectl itself fails, 1 must not be returned: it would mean that something was found.
         assert_eq!(code("web-0 refused 1"), crate::cli::ERROR);
         assert_eq!(code("web-0 refused 127"), 127);
     }

@@ -1,5 +1,4 @@
-//! Our own log: stderr, filtered by `IPWATCH_LOG`, and in the journal's own terms where that is who
-//! reads it.
+//! Our own log: to stderr, filtered by `IPWATCH_LOG`, in the format of the journal if stderr is connected to it.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -15,11 +14,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::sinks::journal::{self, TARGET};
 
-/// Names the filter, as `debug` or `ipwatch::sources=trace,info`.
+/// Variable with the filter, such as `debug` or `ipwatch::sources=trace,info`.
 const FILTER: &str = "IPWATCH_LOG";
 
-/// Starts logging. Commands that answer and go are quiet unless something is wrong with their work;
-/// what they find is their answer.
+/// Starts logging. `stays`: the command runs until it is stopped. Other commands log only warnings about their work,
+/// because their findings are their output.
 pub(super) fn start(stays: bool) {
     let default = if stays { LevelFilter::INFO } else { LevelFilter::WARN };
     let usual = match stays {
@@ -34,12 +33,12 @@ pub(super) fn start(stays: bool) {
     };
     let builder =
         tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(io::stderr);
-    // A second subscriber (in tests) is no reason to fail.
+    // A second subscriber (in tests) is not an error.
     let journal = read_by_journal();
     if journal && stays {
         journal::to_the_journal();
     }
-    // A second subscriber (in tests) is no reason to fail.
+    // A second subscriber (in tests) is not an error.
     let _ = if journal {
         builder.with_ansi(false).event_format(Journal::new()).finish().with(filter).try_init()
     } else {
@@ -50,15 +49,15 @@ pub(super) fn start(stays: bool) {
     }
 }
 
-/// Whether stderr goes straight to the journal: systemd names the socket's device and inode in
-/// `JOURNAL_STREAM` (systemd.exec(5)). A child with its stderr elsewhere inherits the variable.
+/// Whether stderr is connected to the journal: systemd sets the device and inode of its socket in `JOURNAL_STREAM`
+/// (systemd.exec(5)). A child process with another stderr inherits the variable.
 fn read_by_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(io::stderr().as_fd())
         .is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Lines that begin with their priority (sd-daemon(3)) and leave the time to the journal.
+/// Lines with a priority prefix (sd-daemon(3)) and without a time, which the journal adds.
 struct Journal(Format<Full, ()>);
 
 impl Journal {

@@ -1,4 +1,4 @@
-//! What was probably meant by a name that nothing has: the daemon is asked for all that there are.
+//! Suggests the existing name that is nearest to an unknown one: asks the daemon for all names.
 
 use crate::api::client::Client;
 use crate::api::{Ask, Past, Selector};
@@ -6,7 +6,7 @@ use crate::contract::{Address, Body, Document, Pod};
 use crate::finding::{Code, Finding};
 use crate::nearest::nearest;
 
-/// The name that is nearest to what was asked for, if one is near.
+/// The existing name that is nearest to the requested one, if one is near.
 pub(super) async fn meant(client: &Client, ask: &Ask) -> Option<String> {
     let (what, all) = match ask {
         Ask::Addresses(Selector::Pod(Some(pod))) | Ask::History(Past { pod: Some(pod), .. }) => {
@@ -34,18 +34,18 @@ pub(super) async fn meant(client: &Client, ask: &Ask) -> Option<String> {
     nearest(what, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
-/// A pod's name, and the same with its namespace.
+/// A pod's name, without and with its namespace.
 fn of_pod(pod: Pod) -> impl Iterator<Item = String> {
     let whole = pod.namespace.zip(pod.name.clone()).map(|(of, name)| format!("{of}/{name}"));
     pod.name.into_iter().chain(whole)
 }
 
-/// The name of its mount.
+/// The file name of the netns mount.
 fn of_netns(address: &Address) -> Option<String> {
     address.netns.path.as_deref()?.rsplit('/').next().map(str::to_owned)
 }
 
-/// Codes, pods, and ids as far as one was given.
+/// Codes, pods, and ids cut to the given length.
 fn of_findings(all: &[Finding], given: usize) -> Vec<String> {
     let ids = all.iter().filter_map(|finding| finding.id.get(..given)).map(str::to_owned);
     let pods = all.iter().flat_map(|finding| finding.subject.pods().cloned()).flat_map(of_pod);

@@ -1,4 +1,4 @@
-//! Writing answers: the formats that are the same for every command, and stdout itself.
+//! Writes answers: the formats that all commands share, and stdout.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -15,13 +15,13 @@ use super::{Failure, show};
 use crate::contract::{Body, Document};
 use crate::escape::escape;
 
-/// Where and how a command writes.
+/// How a command prints its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Out {
     pub(super) format: Format,
     headers: bool,
     paint: Paint,
-    /// Columns of the terminal that stdout is, if it is one.
+    /// Width of the terminal in columns, if stdout is one.
     width: Option<usize>,
     ascii: bool,
 }
@@ -45,7 +45,7 @@ impl Out {
         }
     }
 
-    /// Whether the answer is laid out for people.
+    /// Whether the format is for people.
     pub(super) fn for_people(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide | Format::Tree)
     }
@@ -64,12 +64,12 @@ impl Out {
         }
     }
 
-    /// Writes a document; `all` as in [`View::all`].
+    /// Prints a document; `all` as in [`View::all`].
     pub(super) fn document(&self, document: &Document, all: bool) -> Result<(), Failure> {
         self.raw(self.render(document, View { all, ..self.view(document) })?.as_bytes())
     }
 
-    /// The text of a document in the chosen format; `view` is how it is laid out for people.
+    /// The text of a document in the chosen format; `view` is the layout of formats for people.
     pub(super) fn render(&self, document: &Document, view: View) -> Result<String, Failure> {
         match self.format {
             Format::Table | Format::Wide => Ok(show::document(document, view)),
@@ -81,7 +81,7 @@ impl Out {
         }
     }
 
-    /// Writes bytes as they are.
+    /// Prints bytes unchanged.
     pub(super) fn raw(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
@@ -90,7 +90,7 @@ impl Out {
         })
     }
 
-    /// Clears the terminal, if it is one.
+    /// Clears the terminal, if stdout is one.
     pub(super) fn clear(&self) -> Result<(), Failure> {
         if self.for_people() && io::stdout().is_terminal() {
             self.raw(b"\x1b[2J\x1b[H")?;
@@ -103,14 +103,13 @@ impl Out {
     }
 }
 
-/// Columns of the terminal on stdout, if it is one that says.
+/// Width of the terminal in columns, if stdout is a terminal that reports it.
 fn width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Whether the locale is a UTF-8 one, found as setlocale(3) does: the first variable that is set
-/// decides.
+/// Whether the locale uses UTF-8, determined as in setlocale(3): the first variable that is set decides.
 fn is_utf8(variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let mut names = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter();
     let locale = names.find_map(|name| variable(name).filter(|value| !value.is_empty()));
@@ -148,8 +147,8 @@ fn json_lines(body: &Body) -> Result<String, Failure> {
     Ok(quiet(&text.map_err(anyhow::Error::from)?))
 }
 
-/// JSON that is safe to print and means the same: serde_json escapes what JSON demands (U+0000 to
-/// U+001F) and leaves C1 controls and bidi overrides, on which terminals act too.
+/// Escapes JSON for terminals without changing its meaning: serde_json escapes what JSON requires (U+0000 to U+001F),
+/// but not C1 controls and bidi overrides, on which terminals act too.
 pub(super) fn quiet(json: &str) -> String {
     spell_out(json, |c, text| {
         for unit in c.encode_utf16(&mut [0; 2]) {
@@ -158,11 +157,11 @@ pub(super) fn quiet(json: &str) -> String {
     })
 }
 
-/// Passes JSON on, with what must not reach a terminal put the way `spelt` does.
+/// Copies JSON, but calls `spelt` for characters that must not reach a terminal.
 fn spell_out(json: &str, spelt: impl Fn(char, &mut String)) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        // Outside strings JSON is plain ASCII, and inside them a newline is never raw.
+        // Outside strings JSON is plain ASCII, and strings contain no raw newline.
         let harmless = matches!(c, ' '..='~' | '\n')
             || matches!(escape(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_));
         if harmless { text.push(c) } else { spelt(c, &mut text) }
@@ -170,8 +169,8 @@ fn spell_out(json: &str, spelt: impl Fn(char, &mut String)) -> String {
     text
 }
 
-/// YAML that is safe to print. The emitter escapes control characters and leaves bidi overrides; a
-/// document that holds one is written in YAML's JSON form, where every string can be escaped.
+/// YAML that is safe to print. The emitter escapes control characters, but not bidi overrides; a document with such
+/// characters is written in YAML's JSON form, in which every string can be escaped.
 fn yaml(item: &impl Serialize) -> Result<String, Failure> {
     let text = serde_norway::to_string(item).map_err(anyhow::Error::from)?;
     if text.lines().all(|line| matches!(escape(line), Cow::Borrowed(_))) {
@@ -182,7 +181,7 @@ fn yaml(item: &impl Serialize) -> Result<String, Failure> {
     Ok(spell_out(&json, |c, text| text.push_str(&format!("\\U{:08x}", u32::from(c)))))
 }
 
-/// One item of a stream, as a YAML document of its own.
+/// One item of a stream, as a separate YAML document.
 pub(super) fn yaml_item(item: &impl Serialize) -> Result<String, Failure> {
     Ok(format!("---\n{}", yaml(item)?))
 }
@@ -211,7 +210,7 @@ mod tests {
     use super::*;
     use crate::cli::show::sample;
 
-    /// A name that a program chose with care.
+    /// A hostile process name.
     const EVIL: &str = "a\u{1b}[2J\u{9b}1m\u{202e}\u{7f}\u{e0041}\"\n#";
 
     /// A document with such a name.
@@ -222,7 +221,7 @@ mod tests {
         document
     }
 
-    /// The same of addresses: every text that is not ours is such a one.
+    /// A document of addresses in which every text of others is hostile.
     fn hostile_addresses() -> Document {
         let evil = || Some(EVIL.repeat(20));
         let mut document = sample("query-netns.json");

@@ -1,8 +1,8 @@
-//! An error as kubelet, a runtime or a CNI plugin logged it: what it means, and which findings are
-//! about what it names. Pure.
+//! Interprets an error as kubelet, a runtime or a CNI plugin logged it: its meaning, and the findings about what it
+//! names. Pure.
 //!
-//! The text is taken apart into words, and findings are looked up by them: nothing depends on how a
-//! version of kubelet quotes its errors. What no finding is about still has a kind, and that a runbook.
+//! The text is split into words, and findings are matched by them, independent of how a version of kubelet quotes its
+//! errors. An error without a matching finding still has a kind, and the kind has a runbook.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +10,12 @@ use std::net::{IpAddr, SocketAddr};
 use crate::contract::{Pod, Prefix};
 use crate::finding::{Code, Finding};
 
-/// Longest text that is looked at; kubelet's longest errors are some kilobytes.
+/// Maximum size of a text in bytes; kubelet's longest errors have some kilobytes.
 pub(super) const LONGEST: usize = 64 * 1024;
-/// Shortest text that is taken for a container's id: crictl and docker show 12 characters.
+/// Minimum length of a word that counts as a container id: crictl and docker show 12 characters.
 const SHORTEST_ID: usize = 12;
 
-/// What an error says.
+/// A parsed error.
 #[derive(Debug)]
 pub(super) struct Pasted<'a> {
     trouble: Option<&'static Trouble>,
@@ -26,16 +26,16 @@ pub(super) struct Pasted<'a> {
 /// A kind of error.
 #[derive(Debug)]
 struct Trouble {
-    /// Any of these; of each, every part must be there. In lower case.
+    /// Alternatives in lower case; of an alternative all parts must occur.
     says: &'static [&'static [&'static str]],
     means: &'static str,
-    /// The findings that may be behind it, the likeliest first; its runbook is the one to read.
+    /// The findings that may be the cause, the most likely first; its runbook is suggested.
     codes: &'static [Code],
 }
 
-/// The kinds, special ones before general ones. Texts are those of the CNI plugins' host-local,
-/// bridge and host-device, Whereabouts, Calico, Cilium, Amazon's VPC CNI, containerd, CRI-O, Docker, podman,
-/// kubelet and the kernel.
+/// The kinds of errors, specific ones before general ones. The texts are those of the CNI plugins' host-local, bridge
+/// and host-device, Whereabouts, Calico, Cilium, Amazon's VPC CNI, containerd, CRI-O, Docker, podman, kubelet and the
+/// kernel.
 const TROUBLES: &[Trouble] = &[
     Trouble {
         says: &[
@@ -158,26 +158,26 @@ const TROUBLES: &[Trouble] = &[
     },
 ];
 
-/// IPs that a text names.
+/// IPs in a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
-    /// One, or a prefix of them.
+    /// An IP, or a prefix.
     Within(Prefix),
-    /// From one to another.
+    /// A range from the first IP to the last.
     Between(IpAddr, IpAddr),
 }
 
-/// The findings that fit an error.
+/// How findings match an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// They are about what it names.
+    /// They are about something that the error names.
     Named,
-    /// They are of its kind; it names nothing that any finding is about.
+    /// They are of the same kind, but no finding is about anything that the error names.
     Alike,
 }
 
 impl<'a> Pasted<'a> {
-    /// Takes a text apart.
+    /// Parses a text.
     pub(super) fn read(text: &'a str) -> Self {
         let text = text.get(..text.floor_char_boundary(LONGEST)).unwrap_or(text);
         let said = text.to_lowercase();
@@ -188,17 +188,17 @@ impl<'a> Pasted<'a> {
         Self { trouble, words, places: ips.filter_map(place).collect() }
     }
 
-    /// What it means, when that is known.
+    /// The meaning of the error, if its kind is known.
     pub(super) fn means(&self) -> Option<&'static str> {
         self.trouble.map(|trouble| trouble.means)
     }
 
-    /// The code whose runbook is the nearest.
+    /// The code with the nearest runbook.
     pub(super) fn code(&self) -> Option<Code> {
         self.trouble.and_then(|trouble| trouble.codes.first().copied())
     }
 
-    /// The findings that it is about, those of its own kind first.
+    /// The matching findings, those of the error's kind first.
     pub(super) fn matching(&self, findings: &[Finding]) -> Option<(Fit, Vec<Finding>)> {
         let codes = self.trouble.map_or(&[][..], |trouble| trouble.codes);
         let place = |finding: &Finding| codes.iter().position(|code| *code == finding.code);
@@ -213,7 +213,7 @@ impl<'a> Pasted<'a> {
         (!found.is_empty()).then_some((fit, found))
     }
 
-    /// Whether it names what a finding is about.
+    /// Whether the error names the subject of a finding.
     fn names(&self, finding: &Finding) -> bool {
         let subject = &finding.subject;
         let has = |name: Option<&str>| name.is_some_and(|name| self.words.contains(name));
@@ -231,7 +231,7 @@ impl<'a> Pasted<'a> {
             || finding.evidence.iter().any(|item| self.is_in(&item.text))
     }
 
-    /// Words that look like a container's id.
+    /// Words that look like a container id.
     fn ids(&self) -> impl Iterator<Item = &str> {
         let is_id = |word: &&str| {
             word.len() >= SHORTEST_ID && word.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -239,7 +239,7 @@ impl<'a> Pasted<'a> {
         self.words.iter().copied().filter(is_id)
     }
 
-    /// Whether proof quotes what it names: a sandbox's id, or another IP of the same netns.
+    /// Whether the evidence contains something that the error names: a sandbox's id, or another IP of the same netns.
     fn is_in(&self, proof: &str) -> bool {
         let other = Pasted::read(proof);
         let ids: Vec<&str> = other.ids().collect();
@@ -259,15 +259,15 @@ impl<'a> Pasted<'a> {
     }
 }
 
-/// The words of a text that are made of such characters. Marks at their ends are not part of them.
+/// The words of a text that consist of such characters, without punctuation at their ends.
 fn split(text: &str, of: impl Fn(char) -> bool) -> impl Iterator<Item = &str> {
     text.split(move |c| !of(c))
         .map(|word| word.trim_matches(['-', '.', '/']).trim_end_matches(':'))
         .filter(|word| !word.is_empty())
 }
 
-/// The IPs that a word stands for. `10.0.3.17/24` is an address with its prefix length, `10.0.3.0/24`
-/// a prefix. Loopback and `0.0.0.0` are nobody's.
+/// The IPs that a word stands for: `10.0.3.17/24` is an address with its prefix length, `10.0.3.0/24` a prefix.
+/// Loopback and `0.0.0.0` are ignored.
 fn place(word: &str) -> Option<Place> {
     if let Some((first, last)) = word.split_once('-') {
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);

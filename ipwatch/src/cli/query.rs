@@ -1,4 +1,4 @@
-//! `ipwatch query`: one question to the daemon, or the same one again whenever something changes.
+//! `ipwatch query`: asks the daemon once, or again after each change.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::fact::SourceName;
 use crate::finding::Finding;
 use crate::remedy::said;
 
-/// Events that come within this time of each other make one new answer.
+/// Events within this time cause one new answer.
 const SETTLE: Duration = Duration::from_millis(300);
 
 pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Outcome, Failure> {
@@ -34,7 +34,7 @@ pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Ou
             Ok(Outcome::Fine)
         }
         Some(message) => {
-            // Programs get a document all the same: an empty list, and how the sources stand.
+            // Programs get a document anyway: an empty list, and the status of the sources.
             if !out.for_people() {
                 out.document(&document, true)?;
             } else if let Ask::Addresses(Selector::Ip(Some(prefix))) = &ask
@@ -47,8 +47,7 @@ pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Ou
     }
 }
 
-/// The daemon's answer, and what to say when what was asked for is not there. Then the document is
-/// an empty one.
+/// The daemon's answer, and a message if the requested object does not exist; the document is then empty.
 async fn look(client: &Client, ask: &Ask) -> Result<(Document, Option<String>), Failure> {
     match client.ask(ask).await {
         Ok(document) => {
@@ -56,7 +55,7 @@ async fn look(client: &Client, ask: &Ask) -> Result<(Document, Option<String>), 
             Ok((document, with_hint(client, ask, missing).await))
         }
         Err(ClientError::Refused { status: 404, error, .. }) => {
-            // The refusal does not tell how the sources stand, which decides what it proves.
+            // The refusal does not include the status of the sources, which decides whether the absence is proof.
             let mut document = client.ask(&Ask::Doctor).await?;
             document.body = nothing(ask);
             let message = missing(ask, &document).unwrap_or(error);
@@ -66,7 +65,7 @@ async fn look(client: &Client, ask: &Ask) -> Result<(Document, Option<String>), 
     }
 }
 
-/// What is said of what is not there, and what was probably meant.
+/// Adds the name that was probably meant.
 async fn with_hint(client: &Client, ask: &Ask, message: Option<String>) -> Option<String> {
     let message = message?;
     Some(match meant(client, ask).await {
@@ -75,7 +74,7 @@ async fn with_hint(client: &Client, ask: &Ask, message: Option<String>) -> Optio
     })
 }
 
-/// The empty answer.
+/// The empty body for a question.
 fn nothing(ask: &Ask) -> Body {
     match ask {
         Ask::Addresses(_) | Ask::Reach(_) => Body::Addresses(Vec::new()),
@@ -116,9 +115,9 @@ fn ask(what: Observation) -> Ask {
     }
 }
 
-/// Asks again whenever the daemon saw something, and shows the answer when it is another one.
+/// Asks again after each event, and prints the answer if it has changed.
 async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failure> {
-    // Follow first, then ask: nothing that happens in between is lost.
+    // Subscribe before asking, so that no event is lost in between.
     let stream = match ask {
         Ask::Neighbours(_) => Stream::Neighbours,
         _ => Stream::Events,
@@ -148,7 +147,7 @@ async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failur
     }
 }
 
-/// Waits for an event and for the burst it belongs to. `false`: the daemon has gone.
+/// Waits for an event and the end of its burst. `false`: the daemon has closed the stream.
 async fn settled(watch: &mut Watch) -> Result<bool, Failure> {
     if watch.next_line().await?.is_none() {
         return Ok(false);
@@ -162,7 +161,7 @@ async fn settled(watch: &mut Watch) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The text of an answer: trees where they were asked for, the card when one IP was asked for.
+/// The text of an answer: trees if they were requested, a card for a single IP.
 async fn answer(
     client: &Client,
     out: &Out,
@@ -190,12 +189,12 @@ async fn answer(
     }
 }
 
-/// One IP is shown as a card, also when it is up nowhere: a store may still reserve it.
+/// A single IP is shown as a card, even if it is up nowhere: a store may still reserve it.
 fn is_card(out: &Out, prefix: Prefix) -> bool {
     out.for_people() && out.format != Format::Tree && prefix.is_host()
 }
 
-/// What else is known of an IP. The card does without what cannot be had.
+/// What else is known about an IP. Data that cannot be read is left out.
 async fn around(client: &Client, ip: Prefix, addresses: &[Address]) -> Around {
     let mut around = Around::default();
     if let Ok(Document { body: Body::Findings(findings), .. }) =
@@ -219,7 +218,7 @@ async fn around(client: &Client, ip: Prefix, addresses: &[Address]) -> Around {
     around
 }
 
-/// The open findings, when one of these addresses names any. Without them an id is all there is.
+/// The open findings, if one of these addresses has any. If they cannot be read, only their ids are shown.
 async fn open_findings(client: &Client, addresses: &[Address]) -> Vec<Finding> {
     if addresses.iter().all(|address| address.findings.is_empty()) {
         return Vec::new();
@@ -230,7 +229,7 @@ async fn open_findings(client: &Client, addresses: &[Address]) -> Vec<Finding> {
     }
 }
 
-/// What to say when the answer to a question about one thing is empty.
+/// The message if a question about one object has an empty answer.
 fn missing(ask: &Ask, document: &Document) -> Option<String> {
     let empty = match &document.body {
         Body::Addresses(list) => list.is_empty(),
@@ -296,7 +295,7 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
     Some(text::not_there(&what, next, document, |source| tells(ask, source)))
 }
 
-/// Whether a source would tell of what was asked for.
+/// Whether a source reports what this question is about.
 fn tells(ask: &Ask, source: &str) -> bool {
     use SourceName::{Arp, Ledger, Map, Neighbours, Netlink, Probes, Procfs};
     let all: &[SourceName] = match ask {
@@ -305,7 +304,7 @@ fn tells(ask: &Ask, source: &str) -> bool {
         }
         Ask::Neighbours(_) => &[Arp, Map, Neighbours, Netlink, Probes],
         Ask::History(_) => &[Ledger, Map, Netlink, Probes],
-        // Pods, namespaces, findings and stores are known by many.
+        // Pods, namespaces, findings and stores are reported by many sources.
         _ => return true,
     };
     all.iter().any(|name| name.as_str() == source)
@@ -379,7 +378,7 @@ mod tests {
         assert_eq!(document.body, Body::Addresses(Vec::new()));
         assert_eq!(document.sources, sample("doctor.json").sources);
         assert!(message.unwrap().contains("no address 10.0.0.9 in any network namespace"));
-        // Where we have no words of our own the daemon's are passed on.
+        // Without a message of our own the daemon's is passed on.
         let (_, message) = look(&fake.client, &Ask::History(Past::default())).await.unwrap();
         assert_eq!(message.as_deref(), Some("not here"));
     }

@@ -20,7 +20,7 @@ pub(super) fn replay(out: &Out, replay: &Replay) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// Whether anything is wrong now.
+/// Whether any finding is open.
 fn outcome(document: &Document) -> Outcome {
     let Body::Findings(findings) = &document.body else { return Outcome::Fine };
     if findings.iter().any(|finding| finding.status != Status::Resolved) {

@@ -1,4 +1,4 @@
-//! From documents to text for people. Pure: the same document and layout, the same text.
+//! Turns documents into text for people. Pure: depends only on document and layout.
 
 mod addresses;
 pub(super) mod card;
@@ -37,7 +37,7 @@ pub(super) fn document(document: &Document, view: View) -> String {
     }
 }
 
-/// A document of addresses as trees; `findings` are the open ones. Other documents have none and stay
+/// A document of addresses as trees; `findings` are the open findings. Other documents have no trees and remain
 /// tables.
 pub(super) fn trees(document_of: &Document, findings: &[Finding], view: View) -> String {
     match &document_of.body {
@@ -46,7 +46,7 @@ pub(super) fn trees(document_of: &Document, findings: &[Finding], view: View) ->
     }
 }
 
-/// `sources 4/5 (docker down → unknown)`: how much of the node is seen.
+/// `sources 4/5 (docker down → unknown)`: how many sources are active.
 fn sources(document: &Document) -> String {
     let asked =
         document.sources.iter().filter(|source| source.status != SourceStatus::Disabled).count();
@@ -74,7 +74,7 @@ fn sample_text(name: &str) -> String {
     crate::bounded::read_text(&path, 1 << 20).unwrap()
 }
 
-/// The layout in which the tests look at a document.
+/// The layout used in tests.
 #[cfg(test)]
 fn plain(document: &Document) -> View {
     View {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn headers_go_when_unwanted() {
-        // A verdict is no table.
+        // A verdict is not a table.
         for name in DOCUMENTS.iter().filter(|name| **name != "check.json") {
             let sample = sample(name);
             let with = document(&sample, plain(&sample));

@@ -1,5 +1,5 @@
-//! Tables: columns aligned by what a terminal shows, colours that do not count as width, and nothing
-//! in a cell that a terminal would act on.
+//! Tables: columns aligned by display width, colours that do not count as width, and cells without anything that a
+//! terminal would act on.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::escape::escape;
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-/// How a piece of text stands out.
+/// The style of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Style {
     #[default]
@@ -22,7 +22,7 @@ pub(super) enum Style {
     Green,
 }
 
-/// Whether colours are written.
+/// Whether to write colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Paint(pub(super) bool);
 
@@ -45,7 +45,7 @@ impl Paint {
     }
 }
 
-/// One field of a row.
+/// A cell of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {
     text: String,
@@ -53,7 +53,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Escaped text; empty text shows as `-`.
+    /// Escaped text; empty text is shown as `-`.
     pub(super) fn new(text: impl AsRef<str>) -> Self {
         Self::styled(text, Style::Plain)
     }
@@ -67,13 +67,13 @@ impl Cell {
         Self { text, style }
     }
 
-    /// What is known, else `-`.
+    /// The value, or `-` if unknown.
     pub(super) fn known(value: Option<impl ToString>) -> Self {
         Self::new(value.map(|value| value.to_string()).unwrap_or_default())
     }
 }
 
-/// Rows under headers. A row may carry notes, which stand on lines of their own.
+/// Rows under headers. A row may have notes, which are printed on lines below it.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     headers: Vec<&'static str>,
@@ -89,14 +89,14 @@ impl Table {
         self.noted(cells, []);
     }
 
-    /// A row and what is said below it.
+    /// A row with notes.
     pub(super) fn noted(&mut self, cells: Vec<Cell>, notes: impl IntoIterator<Item = String>) {
         debug_assert_eq!(cells.len(), self.headers.len());
         let notes = notes.into_iter().map(|note| escape(&note).into_owned());
         self.rows.push((cells, notes.collect()));
     }
 
-    /// The lines of the table.
+    /// The text of the table.
     pub(super) fn render(&self, headers: bool, paint: Paint) -> String {
         let header: Vec<Cell> =
             self.headers.iter().map(|title| Cell::styled(title, Style::Dim)).collect();
@@ -111,7 +111,7 @@ impl Table {
         if headers {
             line(&mut out, &header, &widths, paint);
         }
-        // Notes begin under the second column, as the first is a short one.
+        // Notes are indented to the second column, because the first is short.
         let indent = " ".repeat(widths.first().map_or(0, |width| width + GAP));
         for (row, notes) in &self.rows {
             line(&mut out, row, &widths, paint);

@@ -12,10 +12,10 @@ use crate::fact::SourceStatus;
 use crate::finding::{Severity, Subject};
 use crate::remedy::said;
 
-/// Shortest form of an id that is shown.
+/// Minimum length of a shortened id.
 const SHORTEST_ID: usize = 4;
 
-/// A document's own moment: ages count back from it, so that the same document always reads the same.
+/// The time of the document: ages are relative to it, so that the same document always has the same text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now(Option<Timestamp>);
 
@@ -28,7 +28,7 @@ impl Now {
         Self(date.parse().ok())
     }
 
-    /// How long ago this was; empty when either date is unknown.
+    /// The time since a date; empty if either date is unknown.
     pub(super) fn age(self, since: Option<&str>) -> String {
         let since = since.and_then(|date| date.parse::<Timestamp>().ok());
         match (self.0, since) {
@@ -37,7 +37,7 @@ impl Now {
         }
     }
 
-    /// The time of day (UTC) of a date of the same day, else date and time.
+    /// The time of day (UTC) if the date is on the document's day, else date and time.
     pub(super) fn clock(self, date: &str) -> String {
         let Ok(stamp) = date.parse::<Timestamp>() else { return date.to_owned() };
         let same_day = self
@@ -48,12 +48,12 @@ impl Now {
     }
 }
 
-/// How long something lasted, from date to date.
+/// The duration between two dates.
 pub(super) fn lasted(from: &str, to: &str) -> String {
     Now::at(to).age(Some(from))
 }
 
-/// How long so many seconds are.
+/// A duration in its largest unit.
 pub(super) fn span(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
@@ -66,7 +66,7 @@ pub(super) fn span(seconds: i64) -> String {
     }
 }
 
-/// Ids by their shortest prefix that is unique among all of them.
+/// Ids shortened to a prefix that is unique among them.
 #[derive(Debug, Default)]
 pub(super) struct ShortIds(HashMap<String, String>);
 
@@ -78,7 +78,7 @@ impl ShortIds {
         let common =
             |a: &str, b: &str| a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
         let short = |at: usize, id: &str| {
-            // Among sorted ids the closest ones stand next to each other.
+            // Among sorted ids the most similar are neighbours.
             let before = at.checked_sub(1).map_or(0, |before| common(id, ids[before]));
             let after = ids.get(at + 1).map_or(0, |after| common(id, after));
             id.chars().take(SHORTEST_ID.max(before.max(after) + 1)).collect()
@@ -86,18 +86,18 @@ impl ShortIds {
         Self(ids.iter().enumerate().map(|(at, id)| ((*id).to_owned(), short(at, id))).collect())
     }
 
-    /// The short form; an id that was not among them stays whole.
+    /// The short form; an unknown id is returned whole.
     pub(super) fn get<'a>(&'a self, id: &'a str) -> &'a str {
         self.0.get(id).map_or(id, String::as_str)
     }
 }
 
-/// A name that others chose, within a line: quoted unless it is one plain word.
+/// A name that others chose, for use within a line: quoted unless it is one plain word.
 pub(super) fn shown(name: &str) -> String {
     if name.is_empty() { String::new() } else { said(name) }
 }
 
-/// `shop/api-0`, as much of it as is known.
+/// `shop/api-0`, or as much of it as is known.
 pub(super) fn pod(pod: &Pod) -> String {
     match (&pod.namespace, &pod.name, &pod.uid) {
         (Some(namespace), Some(name), _) => said(&format!("{namespace}/{name}")),
@@ -107,7 +107,7 @@ pub(super) fn pod(pod: &Pod) -> String {
     }
 }
 
-/// Which entry a finding of the cluster is about.
+/// The entry that a finding of the cluster is about.
 pub(crate) fn cluster_name(finding: &ClusterFinding) -> String {
     let object = finding.object.as_deref().unwrap_or_default();
     let offset = finding.offset.as_ref().map(|offset| format!("/{offset}")).unwrap_or_default();
@@ -124,12 +124,12 @@ pub(crate) fn cluster_name(finding: &ClusterFinding) -> String {
         .join(" ")
 }
 
-/// Several names, each as [`shown`].
+/// Several names, each as by [`shown`].
 pub(super) fn names(names: &[String]) -> String {
     names.iter().map(|name| shown(name)).collect::<Vec<_>>().join(" ")
 }
 
-/// An object of the cluster, `KIND NAMESPACE/NAME`: kind and name each as [`shown`].
+/// An object of the cluster, `KIND NAMESPACE/NAME`; kind and name each as by [`shown`].
 pub(super) fn object_of(object: &str) -> String {
     match object.split_once(' ') {
         Some((kind, name)) => format!("{} {}", shown(kind), shown(name)),
@@ -146,26 +146,26 @@ pub(super) fn container(container: &Container) -> String {
     }
 }
 
-/// The pod, else the container that owns an address.
+/// The pod that owns an address, else the container.
 pub(super) fn owner(pod_of: Option<&Pod>, container_of: Option<&Container>) -> String {
     let named = pod_of.map(pod).filter(|name| !name.is_empty());
     named.or_else(|| container_of.map(container)).unwrap_or_default()
 }
 
-/// The same at the beginning of a line: the name of a container alone could be that of a program.
+/// The owner at the beginning of a line: prefixed for a container, whose name alone could be the name of a program.
 pub(super) fn owner_first(pod_of: Option<&Pod>, container_of: Option<&Container>) -> String {
     let owner = owner(pod_of, container_of);
     let is_pods = pod_of.map(pod).is_some_and(|name| !name.is_empty());
     if is_pods || owner.is_empty() { owner } else { format!("container {owner}") }
 }
 
-/// The runtime's own word for the state of the sandbox, else of the container.
+/// The state of the sandbox, else of the container, as the runtime reports it.
 pub(super) fn state<'a>(pod_of: Option<&'a Pod>, container_of: Option<&'a Container>) -> &'a str {
     let sandbox = pod_of.and_then(|pod| pod.state.as_deref());
     sandbox.or_else(|| container_of.and_then(|of| of.state.as_deref())).unwrap_or_default()
 }
 
-/// A netns by the name people meet elsewhere: `host`, else the number in `net:[…]`.
+/// The usual name of a netns: `host`, else the number in `net:[…]`.
 pub(super) fn netns(netns: &Netns) -> String {
     match netns {
         Netns { state: Some(state), .. } if state == "host" => "host".to_owned(),
@@ -176,7 +176,7 @@ pub(super) fn netns(netns: &Netns) -> String {
     }
 }
 
-/// The first holder, the one at fault before others, and how many more there are.
+/// The first holder, preferring one that is exiting, and the number of others.
 pub(super) fn holders(list: &[Holder]) -> String {
     let first = list.iter().find(|holder| holder.exiting == Some(true)).or(list.first());
     match (first, list.len()) {
@@ -186,7 +186,7 @@ pub(super) fn holders(list: &[Holder]) -> String {
     }
 }
 
-/// What a finding is about, in one word.
+/// The subject of a finding, in one word.
 pub(super) fn subject(subject: &Subject) -> String {
     if let Some(ip) = subject.ip {
         return ip.to_string();
@@ -205,7 +205,7 @@ pub(super) fn subject(subject: &Subject) -> String {
     }
 }
 
-/// The word for a severity in tables.
+/// The severity in tables.
 pub(super) fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Info => "INFO",
@@ -214,7 +214,7 @@ pub(super) fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// The word for a source's state.
+/// The status of a source.
 pub(super) fn status(status: SourceStatus) -> &'static str {
     match status {
         SourceStatus::Active => "active",
@@ -224,18 +224,18 @@ pub(super) fn status(status: SourceStatus) -> &'static str {
     }
 }
 
-/// The sources that do not tell all they should.
+/// The sources that are degraded or down.
 pub(super) fn blind_spots(document: &Document) -> impl Iterator<Item = &SourceState> {
     let blind = |status| matches!(status, SourceStatus::Degraded | SourceStatus::Down);
     document.sources.iter().filter(move |source| blind(source.status))
 }
 
-/// The same in a few words, the worst last: `cni degraded, netlink down`. Why is `doctor`'s to tell.
+/// These sources in a few words, the worst last: `cni degraded, netlink down`. `doctor` shows the reasons.
 pub(super) fn blind_names(document: &Document) -> String {
     blind_names_of(document, |_| true)
 }
 
-/// The same of some sources.
+/// The same for selected sources.
 fn blind_names_of(document: &Document, wanted: impl Fn(&str) -> bool) -> String {
     let mut blind: Vec<&SourceState> =
         blind_spots(document).filter(|source| wanted(&source.name)).collect();
@@ -245,8 +245,8 @@ fn blind_names_of(document: &Document, wanted: impl Fn(&str) -> bool) -> String 
     names.join(", ")
 }
 
-/// That something is not there, and what to do. What a blind source would have told is no proof, of those by which it
-/// would be known.
+/// The message that something does not exist, and what to do. If a source that would report it is blind, the message
+/// says that this is not proof.
 pub(super) fn not_there(
     what: &str,
     next: &str,
@@ -259,7 +259,7 @@ pub(super) fn not_there(
     }
 }
 
-/// An address's netns and IP by which `-o name` names it.
+/// The name of an address for `-o name`: its IP, or its netns.
 pub(super) fn address_name(address: &Address) -> String {
     match address.ip {
         Some(ip) => ip.to_string(),

@@ -1,26 +1,26 @@
-//! How text for people is laid out: what the tables and trees are told of whoever reads them.
+//! The layout of text for people, as the tables and trees need it.
 
 use super::table::Paint;
 use super::text::Now;
 use crate::contract::Address;
 
-/// How text for people is laid out.
+/// The layout of text for people.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
-    /// The document's moment.
+    /// The time of the document.
     pub(super) now: Now,
-    /// More columns.
+    /// Show more columns.
     pub(super) wide: bool,
-    /// Header lines, summaries and hints.
+    /// Show headers, summaries and hints.
     pub(super) headers: bool,
-    /// Consequences and resolved findings too.
+    /// Show consequences and resolved findings as well.
     pub(super) all: bool,
-    /// Addresses are told as those of pods.
+    /// Show addresses by pod.
     pub(super) pods: bool,
     pub(super) paint: Paint,
-    /// Longest line of a tree; `None` where nothing shows lines of a limited width.
+    /// Width of the terminal; `None` if lines are not limited.
     pub(super) width: Option<usize>,
-    /// Trees are drawn without box characters.
+    /// Draw trees without box characters.
     pub(super) ascii: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `ipwatch watch`: what comes and goes, as it does.
+//! `ipwatch watch`: prints events as they arrive.
 
 use super::args::{Followed, Format, Global, Watched};
 use super::output::{self, Out};
@@ -14,17 +14,17 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
         None => Stream::Events,
         Some(Followed::Neigh) => Stream::Neighbours,
     };
-    // Follow first, then ask: nothing that happens in between is lost.
+    // Subscribe before asking, so that no event is lost in between.
     let mut watch = client.watch(stream).await?;
     if out.for_people() && !global.no_headers {
         out.raw(beginning(&client, out).await?.as_bytes())?;
     }
     while let Some(line) = watch.next_line().await? {
         match out.format {
-            // As the daemon wrote it, so that what a newer one adds is not lost.
+            // As the daemon wrote it, so that fields of a newer daemon are kept.
             Format::Json | Format::Jsonl => out.raw(output::quiet(&(line + "\n")).as_bytes())?,
             format => {
-                // The contract may grow: an event of a newer daemon is passed over.
+                // The contract may grow: unknown events of a newer daemon are skipped.
                 let Ok(event) = serde_json::from_str(&line) else { continue };
                 let text = match format {
                     Format::Yaml => output::yaml_item(&event)?,
@@ -40,7 +40,7 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
         .into())
 }
 
-/// Whom it follows, and what is open: what comes later is read against that.
+/// The daemon's socket, and the open findings, as context for later events.
 async fn beginning(client: &Client, out: &Out) -> Result<String, Failure> {
     let document = client.ask(&Ask::Findings { all: false, what: None }).await?;
     let open = out.render(&document, out.view(&document))?;

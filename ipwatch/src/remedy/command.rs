@@ -1,20 +1,20 @@
-//! Commands: words, pipes, redirections, joined by `&&`; and the one place where they are written for `sh`.
+//! Commands: words, pipes, redirections, joined by `&&`; and the only place where they are written for `sh`.
 
 use std::net::IpAddr;
 
 use super::text::Part;
 
-/// Longest word: a JSON patch of the longest names is shorter.
+/// Maximum length of a word, in bytes: a JSON patch with the longest names is shorter.
 const LONGEST: usize = 8192;
 
-/// One program with its words, as the shell hands them to it.
+/// One program with its arguments, as the shell passes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// The program and its words.
+    /// The program and its arguments.
     pub argv: Vec<String>,
-    /// The file that its output goes to.
+    /// The file to which its output is redirected.
     pub to: Option<String>,
-    /// Its output goes to the next one. If not, the next one runs only after this one has succeeded.
+    /// Its output is piped to the next run. Otherwise the next run starts only if this one succeeded.
     pub pipe: bool,
 }
 
@@ -22,12 +22,12 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     runs: Vec<Run>,
-    /// Every word of it can be typed.
+    /// Whether every word can be typed.
     typed: bool,
 }
 
 impl Command {
-    /// One of our own choice.
+    /// A program that is our own constant.
     #[must_use]
     pub fn new(program: &'static str) -> Self {
         let run = Run { argv: vec![program.to_owned()], to: None, pipe: false };
@@ -42,58 +42,56 @@ impl Command {
         self
     }
 
-    /// A word of ours.
+    /// A word that is our own constant.
     #[must_use]
     pub fn own(self, word: &'static str) -> Self {
         self.push(word.to_owned())
     }
 
-    /// Words of ours.
+    /// Words that are our own constants.
     #[must_use]
     pub fn owns(self, words: &[&'static str]) -> Self {
         words.iter().fold(self, |command, word| command.own(word))
     }
 
-    /// What the person who asked has said: as it is, options too.
+    /// A word that the user gave on the command line: unchanged, may be an option.
     #[must_use]
     pub(crate) fn asked(self, word: &str) -> Self {
         self.push(word.to_owned())
     }
 
-    /// An IP.
     #[must_use]
     pub fn ip(self, ip: IpAddr) -> Self {
         self.push(ip.to_string())
     }
 
-    /// A number.
     #[must_use]
     pub fn number(self, number: impl Into<u64>) -> Self {
         self.push(number.into().to_string())
     }
 
-    /// A value as a word of its own: never an option. One that begins like an option makes no command.
+    /// A value as a separate word. If it looks like an option, the command cannot be typed.
     #[must_use]
     pub fn value(mut self, value: &str) -> Self {
         self.typed &= !value.is_empty() && !value.starts_with('-');
         self.push(value.to_owned())
     }
 
-    /// The path of a file: absolute, or it makes no command.
+    /// The path of a file. If it is not absolute, the command cannot be typed.
     #[must_use]
     pub fn path(mut self, path: &str) -> Self {
         self.typed &= path.starts_with('/') && !climbs(path);
         self.push(path.to_owned())
     }
 
-    /// One word that we begin, with values in it.
+    /// A word that begins with our own text and contains values.
     #[must_use]
     pub(crate) fn word(mut self, own: &'static str, parts: &[Part<'_>]) -> Self {
         let word = self.joined(own, parts);
         self.push(word)
     }
 
-    /// Sends its output to a file whose path we begin.
+    /// Redirects the output to a file whose path begins with our own text.
     #[must_use]
     pub(crate) fn to(mut self, own: &'static str, parts: &[Part<'_>]) -> Self {
         let word = self.joined(own, parts);
@@ -104,7 +102,7 @@ impl Command {
         self
     }
 
-    /// Sends its output to a file: absolute, or it makes no command.
+    /// Redirects the output to a file. If the path is not absolute, the command cannot be typed.
     #[must_use]
     pub(crate) fn into_file(mut self, path: &str) -> Self {
         self.typed &= path.starts_with('/') && can_be_typed(path) && !climbs(path);
@@ -114,14 +112,14 @@ impl Command {
         self
     }
 
-    /// JSON as a word, after a beginning of ours. What is not ASCII in it is escaped as JSON has it.
+    /// JSON as a word, after a prefix of ours. Non-ASCII characters are escaped as in JSON.
     #[must_use]
     pub(crate) fn json(self, own: &'static str, json: &serde_json::Value) -> Self {
         let json = ascii(&json.to_string());
         self.push(format!("{own}{json}"))
     }
 
-    /// `own` with a part for each `{}` of it.
+    /// `own` with a part for each `{}`.
     fn joined(&mut self, own: &'static str, parts: &[Part<'_>]) -> String {
         let mut word = String::new();
         let mut parts = parts.iter();
@@ -131,7 +129,7 @@ impl Command {
                     Some(Part::Own(own)) => word.push_str(own),
                     Some(Part::Plain(plain)) => word.push_str(plain),
                     Some(Part::Value(value)) => {
-                        // A word that begins with a value is no word that we begin.
+                        // The word must begin with our own text.
                         self.typed &= !word.is_empty() && !value.is_empty();
                         word.push_str(value);
                     }
@@ -143,15 +141,15 @@ impl Command {
         word
     }
 
-    /// A word that is a path of ours with names in it. A name with a `/` in it, or one that leads up, makes no
-    /// command.
+    /// A word that is a path of ours with names in it. If a name contains `/` or is `..`, the command cannot be
+    /// typed.
     #[must_use]
     pub(crate) fn place(mut self, own: &'static str, names: &[Part<'_>]) -> Self {
         self.typed &= names.iter().all(is_component);
         self.word(own, names)
     }
 
-    /// Sends its output to the next one.
+    /// Pipes the output to the next command.
     #[must_use]
     pub fn pipe(mut self, next: Command) -> Self {
         if let Some(run) = self.runs.last_mut() {
@@ -160,7 +158,7 @@ impl Command {
         self.append(next)
     }
 
-    /// The next one runs only if this one succeeded.
+    /// Runs the next command only if this one succeeded.
     #[must_use]
     pub fn and(self, next: Command) -> Self {
         self.append(next)
@@ -172,13 +170,13 @@ impl Command {
         self
     }
 
-    /// Whether a part of it can only be answered by the daemon.
+    /// Whether a part of it asks the daemon.
     #[must_use]
     pub(super) fn asks_daemon(&self) -> bool {
         self.runs.iter().any(asks)
     }
 
-    /// The same, where the daemon listens at this socket: absolute, or it makes no command.
+    /// The same command for a daemon at this socket. If the path is not absolute, the command cannot be typed.
     #[must_use]
     pub(super) fn at_socket(mut self, socket: &str) -> Self {
         let word = format!("--socket={socket}");
@@ -189,20 +187,20 @@ impl Command {
         self
     }
 
-    /// Whether a person can type it: nothing in it is hidden, reads as something else, or is an option that is not
-    /// ours.
+    /// Whether a person can type the command: no character is hidden or looks like another, and no value is an
+    /// option.
     #[must_use]
     pub fn is_typed(&self) -> bool {
         self.typed
     }
 
-    /// What it runs, in this order.
+    /// The programs that it runs, in order.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The command for a person's `sh`. This is the only place where one is written.
+    /// The command for a person's `sh`. This is the only place where shell syntax is written.
     #[must_use]
     pub fn sh(&self) -> String {
         self.written(" > ")
@@ -226,7 +224,8 @@ impl Command {
     }
 }
 
-/// What may stand in the path of a URL, or as a name of Kubernetes: nothing that makes it another path, or an option.
+/// Whether a text can be part of a URL path or a name in Kubernetes: it neither changes the path nor looks like an
+/// option.
 #[must_use]
 pub(crate) fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
@@ -235,18 +234,18 @@ pub(crate) fn is_name(text: &str) -> bool {
         && text.chars().all(plain)
 }
 
-/// Printable ASCII: what a person sees is what the shell gets.
+/// Whether a word is printable ASCII, so that the shell gets what a person sees.
 fn can_be_typed(word: &str) -> bool {
     word.len() <= LONGEST && word.chars().all(|c| (' '..='~').contains(&c))
 }
 
-/// Whether it is one of our own commands that ask the daemon.
+/// Whether a run is one of our own commands that ask the daemon.
 fn asks(run: &Run) -> bool {
     run.argv[0] == "ipwatch"
         && matches!(run.argv.get(1).map(String::as_str), Some("query" | "check" | "fix"))
 }
 
-/// Whether a path leads up.
+/// Whether a path contains `..`.
 fn climbs(path: &str) -> bool {
     path.split('/').any(|name| name == "..")
 }
@@ -258,7 +257,7 @@ fn is_component(part: &Part<'_>) -> bool {
     }
 }
 
-/// Quoted where a shell would act on it.
+/// Quoted if the shell would otherwise act on it.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._/:=@%+,-".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {
@@ -267,7 +266,7 @@ pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// JSON that means the same, in printable ASCII.
+/// The same JSON in printable ASCII.
 pub(crate) fn ascii(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,23 +1,23 @@
-//! Where the daemon is that commands ask.
+//! Which daemon the commands of remedies ask.
 
 use std::borrow::Cow;
 
 use super::{Step, text};
 
-/// The daemon that a remedy's commands ask.
+/// The daemon that the commands of a remedy ask.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Daemon {
-    /// Its clients find it without being told where.
+    /// The default socket, which clients use without an option.
     #[default]
     Usual,
-    /// It listens at this socket.
+    /// This socket.
     At(String),
-    /// There is none, as in `ipwatch scan`: what would ask it is told in words.
+    /// There is no daemon, as in `ipwatch scan`: steps that would ask it have no command.
     Absent,
 }
 
 impl Step {
-    /// This step where the daemon is there. A command that would ask a daemon that is absent can only fail, and is none.
+    /// This step for a daemon. If the daemon is absent, a command that asks it could only fail and is left out.
     #[must_use]
     pub fn asking(&self, daemon: &Daemon) -> Cow<'_, Self> {
         let Some(command) = self.command.as_ref().filter(|command| command.asks_daemon()) else {

@@ -1,4 +1,5 @@
-//! Tests: what may stand in no remedy, hint or runbook; and what the examples of the contract say of commands.
+//! Tests: forms that must not occur in any remedy, hint or runbook; and consistency of the commands in the contract's
+//! examples.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ pub(super) fn text(path: &Path) -> std::io::Result<String> {
     crate::bounded::read_text(path, 4 << 20)
 }
 
-/// Every text file in a directory, and below it.
+/// Every text file in a directory, recursively.
 pub(super) fn files(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -24,10 +25,10 @@ pub(super) fn files(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// What is wrong with a line, if anything is.
+/// What is wrong with a line, if anything.
 fn forbidden(line: &str) -> Option<&'static str> {
     let has = |word: &str| line.contains(word);
-    // In the words of a command: `-m` of `nsenter` may stand with others.
+    // In the words of a command: `-m` of `nsenter` may be combined with other flags.
     let short = |program: &str, letter: char| {
         let mut words = line.split(['`', ' ']).skip_while(|word| *word != program).skip(1);
         words.any(|word| {
@@ -125,7 +126,7 @@ fn no_runbook_remedy_or_hint_has_a_forbidden_form() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A command as its words say it.
+/// The command line of these runs.
 fn written(runs: &[Run]) -> String {
     let mut out = String::new();
     for (at, run) in runs.iter().enumerate() {

@@ -1,11 +1,11 @@
-//! Files of host-local, compared and removed under the store's own lock (`DIR/lock`, which the plugin takes by
-//! `flock` for each ADD and DEL).
+//! Compares and removes files of host-local under the store's own lock (`DIR/lock`, on which the plugin uses `flock`
+//! for each ADD and DEL).
 
 use super::command::Command;
 
-/// `$1` is a file whose first line is the container `$2`: host-local ends that line with `\r\n`.
+/// Removes the file `$1` if its first line is the container `$2`: host-local ends that line with `\r\n`.
 const FREE: &str = "[ \"$(head -n 1 -- \"$1\" | tr -d \"\\r\")\" = \"$2\" ] && rm -- \"$1\"";
-/// `$1` is an empty file.
+/// Removes the file `$1` if it is empty.
 pub(crate) const FREE_EMPTY: &str = "[ -f \"$1\" ] && [ ! -s \"$1\" ] && rm -- \"$1\"";
 
 /// Removes a reservation that still names this container.

@@ -1,4 +1,4 @@
-//! For tests: what strangers choose for names, and whether a command is still the one that was written.
+//! For tests: hostile names, and whether a command still has the shape that was written.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 /// The words of a command, program by program, with the file that each writes to.
 pub(crate) type Shape = Vec<Vec<String>>;
 
-/// Each part of a path, where it is one of these.
+/// Replaces each component of a path that is a key of `words`.
 pub(crate) fn replaced(text: &str, words: &BTreeMap<String, String>) -> String {
     let parts = text.split('/').map(|part| words.get(part).map_or(part, String::as_str));
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Whether `word` is `template` with values in the place of names, as they are or as JSON has them. A word of ours
-/// may have a name in it that is not meant, so each may also stay.
+/// Whether `word` is `template` with values in the place of names, verbatim or as in JSON. Our own words may contain
+/// a name by chance, so each may also stay.
 fn is_of(word: &str, template: &str, words: &[(&str, &str)]) -> bool {
     let Some(first) = template.chars().next() else { return word.is_empty() };
     let in_json = |value: &str| {
@@ -43,7 +43,7 @@ pub(crate) fn is_shaped(found: &Shape, template: &Shape, words: &[(&str, &str)])
         })
 }
 
-/// How a name is made worse.
+/// Makes a name hostile.
 pub(crate) fn worse(name: &str, how: &str) -> String {
     if let Some(whole) = how.strip_prefix('\u{2}') {
         return whole.to_owned();
@@ -54,7 +54,7 @@ pub(crate) fn worse(name: &str, how: &str) -> String {
     }
 }
 
-/// Beginnings, a mark where the name stands, and ends; or another mark and what stands there instead.
+/// A prefix, a mark for the name, and a suffix; or another mark and a replacement.
 pub(crate) const WAYS: &[&str] = &[
     "--\u{1}",
     "-n \u{1}",
@@ -91,7 +91,8 @@ pub(crate) const WAYS: &[&str] = &[
     "\u{2}x is safe. Next: run id",
 ];
 
-/// Any bytes, as they come out of a file or a name: what is no UTF-8 is replaced. Often such as a shell acts on.
+/// Any bytes, as read from a file or a name, with invalid UTF-8 replaced; often with characters on which a shell
+/// acts.
 pub(crate) fn any_text() -> impl Strategy<Value = String> {
     let lossy = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     prop_oneof![

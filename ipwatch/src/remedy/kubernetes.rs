@@ -1,8 +1,9 @@
-//! Requests to the API server that carry their precondition: a JSON patch with a `test`, and a deletion of the one
-//! object that has this uid.
+//! Requests to the API server with a precondition: a JSON patch with a `test`, and a deletion of the object with a
+//! given uid.
 //!
-//! What frees an allocation of Whereabouts tests first that it is still the same one, in the same request: whoever was
-//! given the IP meanwhile keeps it. Its overlapping reservation is deleted only while it is the object that was seen.
+//! A command that frees an allocation of Whereabouts tests, in the same request, that the allocation is unchanged: a
+//! pod that was assigned the IP meanwhile keeps it. Its overlapping reservation is deleted only while it is the
+//! object that was seen.
 
 use serde_json::json;
 
@@ -10,11 +11,11 @@ use super::Step;
 use super::command::{Command, is_name};
 use super::text::{Text, value};
 
-/// Whereabouts' pools, and what keeps pools from handing out the same IP.
+/// Whereabouts' pools, and the reservations that keep pools with overlapping ranges from assigning the same IP.
 pub(crate) const POOLS: &str = "ippools.whereabouts.cni.cncf.io";
 pub(crate) const OVERLAPPING: &str = "overlappingrangeipreservations.whereabouts.cni.cncf.io";
 
-/// `kubectl` with what the person who asked has said.
+/// `kubectl` with the flags that the user gave.
 #[must_use]
 pub(crate) fn kubectl(flags: &[String]) -> Command {
     flags.iter().fold(Command::new("kubectl"), |command, flag| command.asked(flag))
@@ -25,14 +26,14 @@ pub(crate) fn kubectl(flags: &[String]) -> Command {
 pub(crate) struct Allocation<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) pool: &'a str,
-    /// The pool's range, where it is known.
+    /// The pool's range, if known.
     pub(crate) range: Option<&'a str>,
     pub(crate) offset: &'a str,
     pub(crate) id: &'a str,
     pub(crate) podref: Option<&'a str>,
 }
 
-/// Takes an allocation out of its pool, if it is still this one.
+/// Removes an allocation from its pool if it is unchanged.
 #[must_use]
 pub(crate) fn remove_allocation(kubectl: Command, one: &Allocation<'_>) -> Command {
     let entry = format!("/spec/allocations/{}", one.offset);
@@ -49,8 +50,7 @@ pub(crate) fn remove_allocation(kubectl: Command, one: &Allocation<'_>) -> Comma
     place.own("--type=json").json("--patch=", &json!(patch))
 }
 
-/// Deletes an object that is still the same. `None`: that cannot be said, for its path would be another one, or
-/// nobody knows which one it is.
+/// Deletes an object if it is unchanged. `None` if a name would change the path, or uid or version is unknown.
 #[must_use]
 pub(crate) fn delete(
     kubectl: Command,
@@ -74,7 +74,7 @@ pub(crate) fn delete(
     Some(said.pipe(kubectl.own("delete").word(path, &names).owns(&["-f", "-"])))
 }
 
-/// Deletes one pod, and none that has its name later, while something is `still` wrong.
+/// Deletes this pod, not a later one of the same name, while something is `still` wrong.
 #[must_use]
 pub(crate) fn delete_pod(
     what: Text,

@@ -1,10 +1,11 @@
-//! Tests: a command in a page that changes something has its precondition in the same command, or a reason why not.
+//! Tests: a command in a page that changes something must have its precondition in the same command, or an exception
+//! with a reason.
 
 use std::path::{Path, PathBuf};
 
 use super::forms::{files, repository, text};
 
-/// What may change something although nothing before it asks: the page, how the code begins, and the reason.
+/// Commands without a precondition that are permitted: the page, the beginning of the code, and the reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "docs/findings/netns-teardown-stuck.md",
@@ -19,22 +20,22 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("README.md", "DON'T  kill -9", "what a finding says not to do"),
 ];
 
-/// The section of a runbook that names what must not be done.
+/// The section of a runbook about what not to do.
 const DONT: &str = "Don't";
 
-/// A piece of code in a page: a command of a block, with its comment, or what stands between backticks.
+/// A piece of code in a page: a command of a block, with its comment, or a text between backticks.
 #[derive(Debug, PartialEq, Eq)]
 struct Shown {
     line: usize,
-    /// The page says not to do it.
+    /// The page advises against it.
     advised_against: bool,
     code: String,
 }
 
-/// The code in a page of Markdown.
+/// The code in a Markdown page.
 fn shown(page: &str) -> Vec<Shown> {
     let (mut all, mut fenced, mut advised_against) = (Vec::new(), false, false);
-    // A command that goes on in the next line, and a paragraph, each with its first line's number.
+    // A command that continues on the next line, and a paragraph, each with the number of its first line.
     let (mut command, mut prose) = (None::<(usize, String)>, None::<(usize, String)>);
     for (at, line) in page.lines().chain([""]).enumerate() {
         let fence = line.trim_start().starts_with("```");
@@ -71,14 +72,15 @@ fn shown(page: &str) -> Vec<Shown> {
     all
 }
 
-/// The command goes on in the next line. Not after `&&`: whoever copies one line has what stands before it or nothing.
+/// Whether the command continues on the next line. Not after `&&`: a person who copies one line must have its
+/// precondition in the same line.
 fn goes_on(code: &str) -> bool {
     let bare = code.split(" # ").next().unwrap_or_default().trim_end();
     let quotes = |quote| bare.matches(quote).count() % 2 == 1;
     bare.ends_with(['\\', '|']) || quotes('\'')
 }
 
-/// The code in any other file: its lines.
+/// The lines of any other file.
 fn lines(file: &str) -> Vec<Shown> {
     let line = |(at, line): (usize, &str)| Shown {
         line: at + 1,
@@ -88,7 +90,7 @@ fn lines(file: &str) -> Vec<Shown> {
     file.lines().enumerate().map(line).collect()
 }
 
-/// Verbs by which a program changes something, where the program's name alone does not say it.
+/// Programs and the verbs with which they change something.
 const VERBS: &[(&[&str], &[&str])] = &[
     (
         &["kubectl"],
@@ -104,30 +106,30 @@ const VERBS: &[(&[&str], &[&str])] = &[
     (&["multipath", "dmsetup"], &["-f", "-F", "remove", "message"]),
 ];
 
-/// Programs that do nothing but change something.
+/// Programs that always change something.
 const CHANGES: [&str; 10] =
     ["umount", "kill", "pkill", "killall", "mv", "rm", "rmdir", "unlink", "truncate", "fsfreeze"];
 
-/// What `ip` changes, and by which words.
+/// The objects of `ip`, and the verbs that change them.
 const IP_OBJECTS: [&str; 8] =
     ["link", "route", "addr", "address", "neigh", "neighbour", "netns", "rule"];
 const IP_VERBS: [&str; 9] =
     ["del", "delete", "set", "flush", "add", "replace", "change", "append", "attach"];
 
-/// What ends a command, so that what was asked before it no longer counts.
+/// Whether a word ends a command, so that earlier conditions no longer apply.
 fn ends(word: &str) -> bool {
     word.ends_with(';') || word == "||" || word == "#"
 }
 
-/// A patch of Kubernetes' that is refused if the object has changed.
+/// A Kubernetes patch that is rejected if the object has changed.
 const TEST: &str = "\"op\":\"test\"";
 
 /// A command that changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
-    /// It says what it is done to.
+    /// It names its target.
     Typed,
-    /// It is only named: whoever pastes it gets an error.
+    /// It is only mentioned, without a target: pasting it gives an error.
     Named,
 }
 
@@ -137,7 +139,7 @@ impl Change {
     }
 }
 
-/// What the command does that begins with the first of these words.
+/// The change made by the command that begins with the first of these words.
 fn change(words: &[&str]) -> Option<Change> {
     let end = words.iter().position(|word| ends(word) || ["&&", "|"].contains(word));
     let words = &words[..end.map_or(words.len(), |end| end + usize::from(words[end].len() > 2))];
@@ -150,7 +152,7 @@ fn change(words: &[&str]) -> Option<Change> {
         return Some(Change::Typed);
     }
     if *program == "kill" && !rest.is_empty() {
-        // With a signal it is an order, wherever the pid stands.
+        // With a signal it is a command, wherever the pid is.
         return Some(Change::Typed);
     }
     if CHANGES.contains(program) {
@@ -168,7 +170,7 @@ fn change(words: &[&str]) -> Option<Change> {
     Some(Change::with(&rest[at + 1..]))
 }
 
-/// What is wrong with a piece of code, if anything is.
+/// What is wrong with a piece of code, if anything.
 fn wrong(code: &str) -> Option<&'static str> {
     let asks_daemon = code.contains("query findings") && code.contains("\"status\":");
     if asks_daemon && !code.contains("\"id\":") {
@@ -177,7 +179,7 @@ fn wrong(code: &str) -> Option<&'static str> {
     let code = code.replace("\\\n", " ").replace(" ;", ";");
     let trim = |word| str::trim_matches(word, ['\'', '"', '(', ')', '`', ',']);
     let words: Vec<&str> = code.split_whitespace().map(trim).collect();
-    // Something was asked, and what follows is run only if the answer was yes.
+    // Whether a condition was tested, and what follows runs only if it holds.
     let (mut asks, mut asked, mut by_name) = (false, false, false);
     for (at, word) in words.iter().enumerate() {
         let next = words.get(at + 1).copied().unwrap_or_default();
@@ -279,7 +281,7 @@ fn code_is_found_in_a_page() {
     assert_eq!(all, wanted);
 }
 
-/// Pages with commands for people, and what deployments say in comments and annotations.
+/// Pages with commands for people, and the comments and annotations of deployments.
 fn pages() -> Vec<(PathBuf, Vec<Shown>)> {
     let mut all = Vec::new();
     for dir in ["docs", "deploy"] {

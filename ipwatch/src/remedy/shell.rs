@@ -1,5 +1,5 @@
-//! For tests: what a real `sh` makes of commands, of which nothing is run: each program is a function that says its
-//! words. And what it makes of sentences that somebody pastes: nothing of the values in them may be run.
+//! For tests: what a real `sh` makes of commands, without running anything: each program is a function that prints
+//! its arguments. Also checks that pasting a sentence runs none of the values in it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -8,19 +8,18 @@ use std::process::{Command as Process, Stdio};
 
 use super::command::{Command, Run, quoted};
 
-/// Says its name and its words on fd 3, each ended by a zero byte, in one write.
+/// Prints its name and its arguments to fd 3, each terminated by a zero byte, in one write.
 const SAYS: &str = "{ command printf '%s\\0' run NAME \"$@\" >&3; }";
 
-/// What a shell runs for each of these commands, in the order in which it comes to it: the parts of a pipe run at
-/// once, so they are sorted.
+/// What a shell runs for each of these commands. The parts of a pipe run at the same time, so the runs are sorted.
 pub(crate) fn parsed(commands: &[&Command]) -> Vec<Vec<Vec<String>>> {
     let runs = commands.iter().flat_map(|command| command.runs());
-    // A redirection is a word here: nothing is written.
+    // Redirections are written as words: nothing is written.
     let lines: Vec<String> = commands.iter().map(|command| command.written(" to: ")).collect();
     parsed_lines(&runs.map(|run| &*run.argv[0]).collect(), &lines)
 }
 
-/// The same of command lines that run these programs alone.
+/// The same for command lines that use only these programs.
 pub(crate) fn parsed_lines(programs: &BTreeSet<&str>, lines: &[String]) -> Vec<Vec<Vec<String>>> {
     let mut script = String::from("PATH=/nonexistent\n");
     for program in programs {
@@ -52,7 +51,7 @@ pub(crate) fn parsed_lines(programs: &BTreeSet<&str>, lines: &[String]) -> Vec<V
     all
 }
 
-/// What it is meant to run, in the same form.
+/// What a command is meant to run, in the same form.
 pub(crate) fn meant(command: &Command) -> Vec<Vec<String>> {
     let words = |run: &Run| {
         let to = run.to.iter().flat_map(|to| ["to:".to_owned(), to.clone()]);
@@ -63,7 +62,7 @@ pub(crate) fn meant(command: &Command) -> Vec<Vec<String>> {
     runs
 }
 
-/// A shell runs what is meant, word for word.
+/// Checks that a shell runs what is meant, word for word.
 #[track_caller]
 pub(crate) fn check(commands: &[&Command]) {
     let parsed = parsed(commands);
@@ -73,13 +72,13 @@ pub(crate) fn check(commands: &[&Command]) {
     }
 }
 
-/// The one program that a shell finds when it is given sentences. Values ask for it in each way that there is.
+/// The only program that a shell finds when sentences are pasted. Hostile values try to run it in every way.
 const PROGRAM: &str = "id";
 
-/// Nobody's uid and gid.
+/// Uid and gid of `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// Each of these lines is pasted as a whole into a shell of its own: none runs [`PROGRAM`], and none writes a file.
+/// Pastes each of these lines into a shell of its own: none may run [`PROGRAM`] or write a file.
 #[track_caller]
 pub(crate) fn check_prose(lines: impl IntoIterator<Item = String>) {
     let lines: Vec<String> = lines.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
@@ -89,13 +88,13 @@ pub(crate) fn check_prose(lines: impl IntoIterator<Item = String>) {
     if traces(&lines).is_empty() {
         return;
     }
-    // Which of them it was is asked only then.
+    // Only now find the lines that did it.
     let mut guilty = Vec::new();
     search(&lines, &mut guilty);
     panic!("a shell runs what strangers chose: {guilty:#?}");
 }
 
-/// Some of the lines that leave a trace; these do.
+/// Searches for lines that leave a trace, and adds them to `guilty`.
 fn search<'a>(lines: &'a [String], guilty: &mut Vec<&'a String>) {
     if let [line] = lines {
         guilty.push(line);
@@ -109,7 +108,7 @@ fn search<'a>(lines: &'a [String], guilty: &mut Vec<&'a String>) {
     }
 }
 
-/// The files that are there after a shell has been given these lines.
+/// The files that exist after a shell has been given these lines.
 fn traces(lines: &[String]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let [bin, cwd] = ["bin", "cwd"].map(|name| dir.path().join(name));
@@ -122,7 +121,7 @@ fn traces(lines: &[String]) -> Vec<String> {
     let program = bin.join(PROGRAM);
     std::fs::write(&program, "#!/bin/sh\n: > ran\n").unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    // A subshell for each: a syntax error ends it. What is built in and acts on others is not reached.
+    // A subshell for each line: a syntax error ends it. Builtins that act on others are disabled.
     let mut script = String::from("kill() { :; }\n");
     for line in lines {
         script.push_str(&format!("(eval {}) >/dev/null 2>&1\n", quoted(line)));
@@ -133,7 +132,7 @@ fn traces(lines: &[String]) -> Vec<String> {
     let mut shell = Process::new("/bin/sh");
     shell.arg(&file).current_dir(&cwd).env_clear().env("PATH", &bin);
     shell.stdin(Stdio::null()).stderr(Stdio::null());
-    // What a line would write to by its whole path, it must not be able to.
+    // Files with absolute paths must not be writable.
     if rustix::process::geteuid().is_root() {
         shell.uid(NOBODY).gid(NOBODY);
     }

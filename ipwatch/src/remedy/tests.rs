@@ -1,4 +1,4 @@
-//! Whatever a value is, a shell gets the words that were meant, and prose stays ours.
+//! For any value, a shell must parse the words that were meant, and prose must remain ours.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::contract;
 use crate::fact::TaskKey;
 use crate::finding::{Finding, Status};
 
-/// What has broken shells, options and sentences.
+/// Values that have broken shells, options and sentences.
 pub(crate) const HOSTILE: &[&str] = &[
     "",
     "-",
@@ -44,7 +44,7 @@ pub(crate) const HOSTILE: &[&str] = &[
     "x\" is safe. Now run: id",
 ];
 
-/// A finding's.
+/// The id of a finding.
 const ID: &str = "k3f9q2m7x5wz4a6b";
 
 /// Commands with this value in each place that a value can have.
@@ -85,7 +85,7 @@ fn with(value: &str) -> Vec<Command> {
     all
 }
 
-/// Every command that is told for these values is what was meant.
+/// Checks every command for these values.
 #[track_caller]
 fn hold<'a>(values: impl IntoIterator<Item = &'a str>) -> usize {
     let all: Vec<Command> = values.into_iter().flat_map(with).filter(Command::is_typed).collect();
@@ -179,7 +179,7 @@ fn prose_quotes_what_is_not_ours() {
     assert_eq!(said(""), "\"\"");
 }
 
-/// Whether a condition holds by what the daemon prints.
+/// Whether a condition holds if the daemon prints these findings.
 fn holds(condition: &Command, findings: &[Finding]) -> bool {
     let lines = findings.iter().map(|one| serde_json::to_string(one).unwrap() + "\n");
     let dir = tempfile::tempdir().unwrap();
@@ -207,7 +207,7 @@ fn of_two_findings_about_one_ip_each_is_asked_for_alone() {
     let all = [over.clone(), other.clone()];
     assert!(both.iter().all(|condition| holds(condition, &all)));
     over.status = Status::Resolved;
-    // Others choose what containers, pods and processes are called.
+    // Others choose the names of containers, pods and processes.
     let mut forged = other.clone();
     let container = forged.subject.container.get_or_insert_default();
     container.id = Some(over.id.clone());
@@ -259,7 +259,7 @@ fn a_command_asks_the_daemon_where_it_is() {
     }
 }
 
-/// What a shell expands within double quotes, and what bash does with them at a prompt.
+/// Characters that a shell expands within double quotes, and that bash expands at a prompt.
 #[test]
 fn a_quoted_value_holds_nothing_that_a_shell_expands() {
     let shown = text!("{}", value("/x$(id)`id`!!\\'\u{1b}")).to_string();
@@ -267,7 +267,7 @@ fn a_quoted_value_holds_nothing_that_a_shell_expands() {
     assert_eq!(said("a\\"), r#""a\x5c""#);
 }
 
-/// In each place that a sentence has, also where our own words have an apostrophe before it.
+/// In each place of a sentence, even after an apostrophe in our own words.
 #[test]
 fn a_sentence_that_is_pasted_runs_nothing_of_its_values() {
     let sentences = HOSTILE.iter().chain(PASTED).flat_map(|hostile| {
@@ -282,7 +282,7 @@ fn a_sentence_that_is_pasted_runs_nothing_of_its_values() {
     check_prose(sentences);
 }
 
-/// An apostrophe of ours would begin a quotation that ends at the first quote of the command.
+/// An apostrophe of ours would start a quotation that ends at the first quote of the command.
 #[test]
 fn a_line_with_a_command_that_is_pasted_runs_nothing_of_its_values() {
     let what = || text!("Unmount it where the pod's init sees it");
@@ -295,7 +295,7 @@ fn a_line_with_a_command_that_is_pasted_runs_nothing_of_its_values() {
     check_prose(steps.iter().map(|step| crate::contract::Step::from(step).line()));
 }
 
-/// What a shell would run or write to, were it not quoted.
+/// Characters at which an unquoted shell would run or write something.
 const PASTED: &[&str] = &[
     "/x$(id)",
     "/x`id`",

@@ -1,4 +1,4 @@
-//! Prose: our own words, and values that others chose, each quoted.
+//! Prose: our own words, and quoted values that others chose.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,25 +10,25 @@ use crate::fact::Mac;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Text(String);
 
-/// What prose and words are made of.
+/// A part of prose or of a word.
 #[derive(Debug, Clone)]
 pub enum Part<'a> {
-    /// Our own.
+    /// Our own constant.
     Own(&'static str),
-    /// Made of nothing but a number, an IP, a MAC.
+    /// A number, an IP or a MAC.
     Plain(String),
-    /// Chosen by somebody else.
+    /// Chosen by others.
     Value(&'a str),
     /// Prose.
     Text(Text),
 }
 
-/// What somebody else chose.
+/// A value that others chose.
 pub(crate) fn value(text: &str) -> Part<'_> {
     Part::Value(text)
 }
 
-/// Prose with a `{}` for each part: `text!("{ip} is held by pid {}", …)` without names in the braces.
+/// Prose with a `{}` for each part: `text!("{} is held by pid {}", …)`; the braces contain no names.
 macro_rules! text {
     ($own:literal $(, $part:expr)* $(,)?) => {{
         const _: () = assert!(
@@ -41,7 +41,7 @@ macro_rules! text {
 }
 pub(crate) use text;
 
-/// How many `{}` a text has.
+/// Number of `{}` in a text.
 pub(crate) const fn holes(text: &str) -> usize {
     let (bytes, mut at, mut count) = (text.as_bytes(), 1, 0);
     while at < bytes.len() {
@@ -79,27 +79,25 @@ impl Text {
         Self(out)
     }
 
-    /// This, and then more.
+    /// Appends `more`.
     #[must_use]
     pub fn then(mut self, more: &Text) -> Self {
         self.0.push_str(&more.0);
         self
     }
 
-    /// Several, with our own words between them.
+    /// Joins texts with our own words between them.
     #[must_use]
     pub fn join(texts: impl IntoIterator<Item = Text>, between: &'static str) -> Self {
         let texts: Vec<String> = texts.into_iter().map(|text| text.0).collect();
         Self(texts.join(between))
     }
 
-    /// Whether there is nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// As it reads.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -130,7 +128,7 @@ impl From<&Text> for Part<'_> {
     }
 }
 
-/// What cannot hold anything but digits, dots, colons and the like.
+/// Types whose text consists only of digits, dots, colons and the like.
 macro_rules! plain {
     ($($of:ty),*) => {$(
         impl From<$of> for Part<'_> {

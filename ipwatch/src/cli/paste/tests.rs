@@ -7,7 +7,7 @@ fn findings() -> Vec<Finding> {
     findings
 }
 
-/// The ids, cut short, of the findings that are about what a text names.
+/// The first four characters of the ids of the findings that a text names.
 fn named(text: &str) -> String {
     match Pasted::read(text).matching(&findings()) {
         Some((Fit::Named, found)) => {
@@ -162,11 +162,11 @@ fn a_finding_is_found_by_its_pod_container_netns_or_id() {
     ] {
         assert!(named(text).contains("k3f9"), "{text}: {:?}", named(text));
     }
-    // Other pods, whose names only begin alike, and the words alone.
+    // Other pods, whose names only share a prefix, and the names without their context.
     for text in ["pod=shop/api-01", "pod=eshop/api-0", "api-0", "the shop", "7f3a91c"] {
         assert_eq!(named(text), "", "{text}");
     }
-    // The sandbox's id stands in the proof alone.
+    // The sandbox's id is only in the evidence.
     assert_eq!(named("failed to stop sandbox b1946ac92492d2347c62"), "r7d2");
 }
 

@@ -1,11 +1,11 @@
-//! Many addresses: one row each, the columns in the order of what was asked for.
+//! A list of addresses: one row each, with columns in an order that depends on the question.
 
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
 use crate::cli::view::View;
 use crate::contract::Address;
 
-/// What stands in a column.
+/// A column of the table.
 #[derive(Debug, Clone, Copy)]
 enum Column {
     Ip,

@@ -1,4 +1,4 @@
-//! One address and all that is known around it.
+//! The card of one address.
 
 use crate::cli::table::{Paint, Style};
 use crate::cli::text::{self, ShortIds};
@@ -7,10 +7,10 @@ use crate::contract::{Address, Container, Holder, Neighbour, Pod};
 use crate::escape::escape;
 use crate::finding::{Finding, Status};
 
-/// Most holders that get a line of their own.
+/// Maximum number of holders with a line of their own.
 const MOST_HOLDERS: usize = 8;
 
-/// The card of a netns's address, as `explain` has it. Lines of which nothing is known are left out.
+/// The card of a netns's address, for `explain`. Unknown lines are left out.
 pub(in crate::cli) fn render(address: &Address, view: View) -> String {
     let mut card = Card::new(view.paint);
     let ip = address
@@ -23,7 +23,7 @@ pub(in crate::cli) fn render(address: &Address, view: View) -> String {
     card.out
 }
 
-/// What to say of an IP that is up here and nowhere else.
+/// The verdict on an IP that is up in exactly one netns.
 pub(super) fn verdict_on(address: &Address) -> (&'static str, Style) {
     match address.netns.state.as_deref() {
         _ if !address.findings.is_empty() => ("HELD: unsafe to hand out", Style::Red),
@@ -50,7 +50,7 @@ impl Card {
         self.out.push_str(&format!("{what}   {verdict}\n"));
     }
 
-    /// Where it is up, and who keeps it there.
+    /// Where the IP is up, and its holders.
     pub(super) fn address(&mut self, address: &Address, view: View) {
         self.line("kernel", &kernel(address, view));
         for holder in address.holders.iter().take(MOST_HOLDERS) {
@@ -66,7 +66,7 @@ impl Card {
         self.line("ipam", &ipam(address));
     }
 
-    /// The findings with these ids. `open` are all that are open: the short forms of ids come from all of them.
+    /// The findings with these ids. `open` has all open findings, from which ids are shortened.
     pub(super) fn findings<'a>(
         &mut self,
         ids: impl Iterator<Item = &'a str> + Clone,
@@ -105,7 +105,7 @@ fn kernel(address: &Address, view: View) -> String {
     parts.join(" ") + &up
 }
 
-/// A holder and how it stands.
+/// A holder and its state.
 pub(super) fn holding(holder: &Holder, view: View) -> String {
     let mut text = holder.words();
     if let Some(place) = holder.mount_place() {
@@ -126,7 +126,7 @@ pub(super) fn holding(holder: &Holder, view: View) -> String {
 /// A pod, and what its runtime says of its sandbox.
 pub(in crate::cli) fn pod(of: &Pod) -> String {
     let mut parts = vec![text::pod(of)];
-    // A pod that has only its uid is already named by it.
+    // If a pod has only a uid, that is already its name.
     let uid = of.uid.as_deref().filter(|_| of.name.is_some());
     parts.extend(uid.map(|uid| format!("uid {}", text::cut(uid, 8))));
     let state = of.state.as_ref().map(|state| format!(", sandbox {}", text::shown(state)));
@@ -148,7 +148,7 @@ pub(in crate::cli) fn container(of: &Container) -> String {
     )
 }
 
-/// Who reserves it.
+/// The reservation.
 pub(super) fn ipam(address: &Address) -> String {
     let Some(reservation) = &address.reservation else { return String::new() };
     let network = reservation.network.as_deref().map(|network| format!(" {network}"));

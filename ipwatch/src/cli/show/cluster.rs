@@ -1,4 +1,4 @@
-//! What no node alone can know: ranges, what is wrong, and the commands that free it.
+//! The report of a cluster scan: ranges, findings, and the commands of remedies.
 
 use std::collections::HashSet;
 
@@ -47,7 +47,7 @@ fn summary(document: &Document, cluster: &Cluster) -> String {
     text
 }
 
-/// What it lacks may be there.
+/// Whether a list is incomplete, so that what it lacks may exist.
 fn is_half(source: &SourceState) -> bool {
     matches!(source.status, SourceStatus::Down | SourceStatus::Degraded)
 }
@@ -129,7 +129,7 @@ fn findings(cluster: &Cluster, view: View) -> String {
     text
 }
 
-/// What to do, for a shell: each command once, those that look before those that change.
+/// The remedies for a shell: each command once, those that look before those that change.
 fn steps(cluster: &Cluster) -> String {
     let mut text = String::new();
     let mut said = HashSet::new();
@@ -203,7 +203,7 @@ mod tests {
             assert_eq!(line.trim_start(), wanted);
             assert!(line.len() - wanted.len() > indent, "below it: {text}");
         }
-        // Without headers too: it is of the finding.
+        // Printed without headers too, because it belongs to the finding.
         let bare = document(&sample, crate::cli::view::View { headers: false, ..plain(&sample) });
         assert!(bare.contains("  first\\x1b[2J\n"), "{bare}");
     }

@@ -1,4 +1,4 @@
-//! One event of the live stream, one line.
+//! One line for an event of the live stream.
 
 use super::{findings, lists};
 use crate::api::Event;
@@ -8,7 +8,7 @@ use crate::contract::{Neighbour, Tenure};
 use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Severity};
 
-/// Characters of an id in a stream, where nobody knows which ids are still to come.
+/// Length of an id in a stream, in which later ids are not known yet.
 const ID_LENGTH: usize = 6;
 
 /// The line of an event.
@@ -38,7 +38,7 @@ pub(in crate::cli) fn line(event: &Event, paint: Paint, wide: bool) -> String {
     format!("{:<10} {verb} {}\n", Now::at(at).clock(at), escape(&rest))
 }
 
-/// What identifies the event's subject.
+/// Identifies the event's subject.
 pub(in crate::cli) fn name(event: &Event) -> String {
     let name = match event {
         Event::Finding(change) => change.finding.id.clone(),

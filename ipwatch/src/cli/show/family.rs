@@ -1,11 +1,11 @@
-//! Causes and consequences: which findings fold under which.
+//! Which findings fold under which cause.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::finding::{Finding, Severity, Status};
 
-/// Findings that were told together, by what caused them.
+/// A list of findings, by cause.
 pub(in crate::cli) struct Families<'a> {
     findings: &'a [Finding],
     by_id: HashMap<&'a str, &'a Finding>,
@@ -17,16 +17,16 @@ impl<'a> Families<'a> {
         Self { findings, by_id }
     }
 
-    /// What caused it, when that is among these. What is open does not fold under what is over: it
-    /// would be overlooked.
+    /// The cause of a finding, if it is in the list. An open finding does not fold under a resolved one: it would be
+    /// overlooked.
     pub(in crate::cli) fn cause(&self, finding: &Finding) -> Option<&'a Finding> {
         let cause = self.by_id.get(finding.caused_by.as_deref()?)?;
         let over = |finding: &Finding| finding.status == Status::Resolved;
         (cause.id != finding.id && (!over(cause) || over(finding))).then_some(cause)
     }
 
-    /// Its causes, the nearest first. In a ring, which no daemon should make, none is the first cause
-    /// and nothing may vanish: then there are none.
+    /// The causes of a finding, the nearest first. If the causes form a cycle, which no daemon should report, the
+    /// list is empty, so that no finding is hidden.
     fn causes(&self, finding: &Finding) -> Vec<&'a Finding> {
         let mut chain: Vec<&Finding> = Vec::new();
         let mut next = self.cause(finding);
@@ -40,12 +40,12 @@ impl<'a> Families<'a> {
         chain
     }
 
-    /// Whether a line of another one stands for it.
+    /// Whether the finding is folded under another.
     pub(in crate::cli) fn is_folded(&self, finding: &Finding) -> bool {
         !self.causes(finding).is_empty()
     }
 
-    /// Everything that came of it, the worst first.
+    /// All consequences of a finding, the worst first.
     pub(in crate::cli) fn consequences(&self, finding: &Finding) -> Vec<&'a Finding> {
         let mut found: Vec<&Finding> = self
             .findings
@@ -56,8 +56,8 @@ impl<'a> Families<'a> {
         found
     }
 
-    /// The first causes, each with what came of it: what is open before what is over, the worst first,
-    /// then the oldest. A cause is as bad as the worst that came of it.
+    /// The findings without a cause, each with its consequences: open before resolved, the worst first, then the
+    /// oldest. A cause ranks with its worst consequence.
     pub(in crate::cli) fn all(&self) -> Vec<(&'a Finding, Vec<&'a Finding>)> {
         let mut folded: HashMap<&str, Vec<&Finding>> = HashMap::new();
         let mut all = Vec::new();
@@ -76,7 +76,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// The severity of the worst that is open of a cause and what came of it.
+/// The worst severity among a cause and its open consequences.
 pub(in crate::cli) fn worst(head: &Finding, consequences: &[&Finding]) -> Severity {
     let open = consequences.iter().filter(|finding| finding.status != Status::Resolved);
     open.map(|finding| finding.severity).fold(head.severity, Severity::max)
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::contract::Body;
 
-    /// Findings named `a`, `b`, …, each caused by the one given.
+    /// Findings named `a`, `b`, …, each with the given cause.
     fn findings(causes: &[Option<&str>]) -> Vec<Finding> {
         let Body::Findings(samples) = sample("scan.json").body else { panic!("findings") };
         let named = causes.iter().zip('a'..).map(|(cause, name)| Finding {

@@ -10,7 +10,8 @@ use crate::cli::view::View;
 use crate::contract::Document;
 use crate::finding::{Ack, Finding, Severity, Status};
 
-/// Causes that are listed for a person who did not ask for all. A program, which takes no headers, gets all of them.
+/// Maximum number of causes shown to a person who did not ask for all. With `--no-headers`, as for a program, all are
+/// shown.
 const PAGE: usize = 20;
 
 pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: View) -> String {
@@ -66,7 +67,7 @@ fn summary(document: &Document, findings: &[Finding], families: &Families<'_>) -
     format!("{node}   {what}    {}\n", super::sources(document))
 }
 
-/// How many are not listed, and how bad they are.
+/// The number of causes that are not listed, by severity.
 fn rest(left: &[(&Finding, Vec<&Finding>)]) -> Option<String> {
     if left.is_empty() {
         return None;
@@ -81,7 +82,7 @@ fn rest(left: &[(&Finding, Vec<&Finding>)]) -> Option<String> {
     Some(format!("… and {more}: {} (--all)\n", counts.join(", ")))
 }
 
-/// That there is more behind this line, and how bad it is.
+/// The number of consequences that are folded under this row, and whether they are worse.
 fn folded(head: &Finding, consequences: &[&Finding]) -> Option<String> {
     if consequences.is_empty() {
         return None;
@@ -121,7 +122,7 @@ fn row(finding: &Finding, ids: &ShortIds, view: View) -> Vec<Cell> {
     row
 }
 
-/// The word for where a finding stands.
+/// The status of a finding.
 pub(in crate::cli) fn status(status: Status) -> &'static str {
     match status {
         Status::Pending => "pending",
@@ -130,7 +131,7 @@ pub(in crate::cli) fn status(status: Status) -> &'static str {
     }
 }
 
-/// The line below a row: what will break, and what the row cannot say.
+/// The line below a row: the impact, and what the row does not show.
 fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
     let mut parts = Vec::new();
     match finding.status {
@@ -151,7 +152,7 @@ fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
     parts.join(" · ")
 }
 
-/// That somebody knows of it. The note is theirs: it is escaped with the line.
+/// The acknowledgement. Its note is foreign text; it is escaped with the line.
 fn acked(ack: &Ack, view: View) -> String {
     let mut text = format!("acknowledged {} ago", view.now.age(Some(&ack.at)));
     if let Some(uid) = ack.uid {

@@ -1,4 +1,4 @@
-//! `query ip IP`: all that is known of one IP, whether it is up nowhere, once or several times.
+//! `query ip IP`: everything known about one IP, whether it is up nowhere, once or several times.
 
 use std::net::IpAddr;
 
@@ -9,20 +9,20 @@ use crate::cli::view::View;
 use crate::contract::{Address, IpamEntry, Neighbour, Verdict};
 use crate::finding::{Code, Finding};
 
-/// What other questions told about the IP.
+/// Answers to other questions about the IP.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Around {
-    /// Neighbour entries for it.
+    /// Its neighbour entries.
     pub(in crate::cli) neighbours: Vec<Neighbour>,
-    /// Every open finding.
+    /// All open findings.
     pub(in crate::cli) findings: Vec<Finding>,
-    /// What the stores reserve.
+    /// Its reservations.
     pub(in crate::cli) reservations: Vec<IpamEntry>,
-    /// What `check` says of it.
+    /// The answer of `check`.
     pub(in crate::cli) verdict: Option<Verdict>,
 }
 
-/// The card. Lines of which nothing is known are left out.
+/// The card. Unknown lines are left out.
 pub(in crate::cli) fn render(
     ip: IpAddr,
     addresses: &[Address],
@@ -37,7 +37,7 @@ pub(in crate::cli) fn render(
         })
         .collect();
     let (verdict, style) = state(addresses, around, &about);
-    // What follows from one that is shown is told by `explain`.
+    // Consequences of a finding that is shown are left to `explain`.
     let follows = |finding: &Finding| {
         let cause = finding.caused_by.as_deref();
         cause.is_some_and(|cause| about.iter().any(|one| one.id == cause))
@@ -59,7 +59,7 @@ pub(in crate::cli) fn render(
     for neighbour in &around.neighbours {
         card.line("neigh", &card::entry(neighbour, view));
     }
-    // A finding that the daemon named, and that is over since, is an id.
+    // A finding that an address names, and that has been resolved since, is shown by its id.
     let mut ids: Vec<&str> = about.iter().map(|finding| finding.id.as_str()).collect();
     let named = addresses.iter().flat_map(|address| &address.findings).map(String::as_str);
     ids.extend(named.filter(|id| !about.iter().any(|finding| finding.id == *id)));
@@ -68,7 +68,7 @@ pub(in crate::cli) fn render(
     card.out
 }
 
-/// The one thing to know about it.
+/// The most important fact about the IP.
 fn state(addresses: &[Address], around: &Around, about: &[&Finding]) -> (String, Style) {
     let duplicate = about.iter().any(|finding| finding.code == Code::IpDuplicate);
     match addresses {
@@ -86,7 +86,7 @@ fn state(addresses: &[Address], around: &Around, about: &[&Finding]) -> (String,
     }
 }
 
-/// The same of an IP that is up nowhere.
+/// The same for an IP that is up nowhere.
 fn of_nobody(around: &Around) -> (String, Style) {
     let leaked = |entry: &IpamEntry| entry.agree.as_deref() == Some("leaked");
     if around.reservations.iter().any(leaked) {

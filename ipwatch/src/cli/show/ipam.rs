@@ -1,4 +1,4 @@
-//! What the IPAM can hand out, and whether kernel and runtime agree with what it reserves.
+//! The ranges of the IPAM, and whether kernel and runtime agree with its reservations.
 
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
@@ -6,7 +6,7 @@ use crate::cli::view::View;
 use crate::contract::{Held, IpamEntry, IpamHolder, IpamRange, Verdict};
 use crate::escape::escape;
 
-/// Ranges, and reservations below them where there are any.
+/// Ranges, followed by reservations, if there are any.
 pub(super) fn ipam(ranges: &[IpamRange], reservations: &[IpamEntry], view: View) -> String {
     let mut parts = Vec::new();
     if !ranges.is_empty() || reservations.is_empty() {
@@ -27,7 +27,7 @@ fn of_ranges(ranges: &[IpamRange], view: View) -> String {
     for range in ranges {
         let leaked = if range.leaked > Some(0) { Style::Yellow } else { Style::Plain };
         let held = if range.held > Some(0) { Style::Yellow } else { Style::Plain };
-        // What can be handed out; where it is not known what is held, what the store says.
+        // The number of assignable IPs; if it is unknown what is held, the store's number of free IPs.
         let left = range.available.unwrap_or(range.free);
         let free = if left == 0 { Style::Red } else { Style::Plain };
         let mut row = vec![
@@ -98,7 +98,7 @@ fn reserved_for(entry: &IpamEntry) -> String {
     entry.pod.as_ref().map(text::pod).or(container).unwrap_or_default()
 }
 
-/// Who has it up, the first and how many more.
+/// The holders of the IP: the first, and the number of others.
 fn in_kernel(holders: &[IpamHolder]) -> String {
     let Some((first, more)) = holders.split_first() else { return "nobody".to_owned() };
     let named = text::owner(first.pod.as_ref(), first.container.as_ref());

@@ -36,17 +36,17 @@ pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
     table.render(view.headers, view.paint)
 }
 
-/// Whether it has no answer.
+/// Whether the entry has no answer.
 pub(super) fn is_lost(neighbour: &Neighbour) -> bool {
     matches!(neighbour.state.as_str(), "FAILED" | "INCOMPLETE")
 }
 
-/// Who has the IP on this node.
+/// The holders of the IP on this node.
 pub(super) fn owner_of_ip(neighbour: &Neighbour) -> String {
     neighbour.holders.iter().map(owner).collect::<Vec<_>>().join(", ")
 }
 
-/// Every MAC that has the IP, and whose it is.
+/// Every MAC that claims the IP, with its owner.
 pub(super) fn conflict(neighbour: &Neighbour) -> String {
     let one = |claimant: &Claimant| {
         let mac = claimant.mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
@@ -105,7 +105,7 @@ pub(super) fn history(history: &[Tenure], view: View) -> String {
     table.render(view.headers, view.paint)
 }
 
-/// How it ended, and how often where one row tells of more than one time.
+/// How the tenure ended, and how often if the row stands for several.
 fn ended(tenure: &Tenure) -> String {
     let by = tenure.ended_by.as_deref().unwrap_or_default();
     match tenure.times {

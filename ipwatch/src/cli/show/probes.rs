@@ -1,4 +1,4 @@
-//! What can be seen: sources, then every event and the rung it stands on.
+//! The sources, and every event with its current rung.
 
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
@@ -7,7 +7,7 @@ use crate::contract::{Document, Probe, Proof};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 
-/// Longest reason that stands in its column.
+/// Maximum length of a reason within its column.
 const NOTE_LENGTH: usize = 40;
 
 pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String {
@@ -67,7 +67,7 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
     }
 }
 
-/// What the canary has shown: "seen in 120 µs, 3m ago", or "counted, 3m ago".
+/// The canary's verdict: "seen in 120 µs, 3m ago", or "counted, 3m ago".
 fn canary<'a>(proof: Option<&'a Proof>, notes: &mut Notes<'a>) -> Cell {
     let Some(proof) = proof else { return Cell::new("") };
     let ago = format!("{} ago", text::span(proof.ago_secs.cast_signed()));
@@ -89,7 +89,7 @@ fn spelt(micros: u64) -> String {
     }
 }
 
-/// Why an event stands where it does, and what it did not tell.
+/// The reason for the rung of an event, and the number of events that it missed.
 fn why(probe: &Probe) -> String {
     let missed = probe.missed.map(|count| {
         format!("{count} were not told by it: a look at all tasks found what they had left")
@@ -98,7 +98,7 @@ fn why(probe: &Probe) -> String {
     why.join("; ")
 }
 
-/// What was not taken: nothing, on most nodes.
+/// Names that were rejected; none on most nodes.
 fn refused(document: &Document, view: View) -> String {
     if document.refused.is_empty() {
         return String::new();
@@ -115,16 +115,16 @@ fn refused(document: &Document, view: View) -> String {
     format!("\n{}", table.render(view.headers, view.paint))
 }
 
-/// Reasons that do not fit into a column, told once below the table: one missing kernel option is
-/// the reason for many events.
+/// Reasons that do not fit into a column, printed once below the table: one missing kernel option is the reason for
+/// many events.
 struct Notes<'a> {
-    /// All of it goes into the column.
+    /// Everything goes into the column.
     inline: bool,
     texts: Vec<&'a str>,
 }
 
 impl<'a> Notes<'a> {
-    /// What stands in the column.
+    /// The text in the column: the reason, or the number of its note.
     fn note(&mut self, why: &'a str) -> String {
         if self.inline || why.chars().count() <= NOTE_LENGTH {
             return why.to_owned();

@@ -1,4 +1,4 @@
-//! One finding as a story: what happened, in order; what will break; the way out; the proof.
+//! One finding as a story: what happened, in order; the impact; what to do; the evidence.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use crate::fact::{SourceName, SourceStatus};
 use crate::finding::{Evidence, Finding, Status, Subject};
 use crate::remedy::{NEVER, end_of_quotation};
 
-/// Longest piece of proof that is shown on a story's line.
+/// Maximum length of a piece of evidence within a story.
 const TEXT_LENGTH: usize = 160;
-/// Most consequences that get a line of their own.
+/// Maximum number of consequences with a line of their own.
 const MOST_CONSEQUENCES: usize = 8;
 
-/// The stories of these findings. `all`: every finding there is, they among them, for what caused
-/// them and what came of them. `whole`: every item of proof as it was recorded.
+/// The stories of these findings. `all`: every known finding, for causes and consequences. `whole`: show every piece
+/// of evidence in full.
 pub(in crate::cli) fn render(
     document: &Document,
     findings: &[Finding],
@@ -64,7 +64,7 @@ pub(in crate::cli) fn caveats(document: &Document, finding: &Finding) -> Vec<Str
 /// Whether what is said of a finding rests on a source: by its proof, or because it cannot be judged without one that
 /// is down. What other sources miss is no caveat of this finding.
 fn rests_on(finding: &Finding, source: &SourceState) -> bool {
-    // A proof says `probe` of what the source `probes` saw.
+    // Evidence has `probe` for what the source `probes` saw.
     let says = |item: &Evidence| {
         source.name == item.source || source.name == SourceName::Probes && item.source == "probe"
     };
@@ -123,7 +123,7 @@ impl Story<'_> {
             ),
         );
         let subject = &finding.subject;
-        // What the title does not say: the runtime's word, and which container it is.
+        // What the title does not show: the runtime's state, and the container.
         if let Some(pod) =
             subject.pod.as_ref().filter(|pod| pod.state.is_some() || pod.attempt.is_some())
         {
@@ -134,7 +134,7 @@ impl Story<'_> {
         }
     }
 
-    /// What it is a consequence of: that is where to go on.
+    /// The cause, with the command that explains it.
     fn cause(&mut self, finding: &Finding, families: &Families<'_>) {
         let Some(id) = finding.caused_by.as_deref() else { return };
         let text = match families.cause(finding) {
@@ -144,7 +144,7 @@ impl Story<'_> {
         self.line("CAUSE", &text);
     }
 
-    /// What came of it, one line each.
+    /// The consequences, one line each.
     fn consequences(&mut self, consequences: &[&Finding]) {
         for (at, finding) in consequences.iter().take(MOST_CONSEQUENCES).enumerate() {
             let text = self.mention(finding);
@@ -162,7 +162,7 @@ impl Story<'_> {
         format!("{short} {severity} {code}: {} (ipwatch explain {short})", title(finding))
     }
 
-    /// What to do; each command on a line of its own, so that nothing else is pasted with it.
+    /// The steps; each command on a line of its own, so that nothing else is pasted with it.
     fn way_out(&mut self, finding: &Finding) {
         let mut last = "";
         let mut tell = |story: &mut Self, at: usize, what: &str, command: Option<&str>| {
@@ -226,7 +226,7 @@ pub(in crate::cli) fn when(at: usize, what: &str) -> (When, &str) {
 pub(crate) fn title(finding: &Finding) -> String {
     let subject = text::subject(&finding.subject);
     let owner = text::owner(finding.subject.pod.as_ref(), finding.subject.container.as_ref());
-    // A line that begins with a name is a command of that name, when it is pasted.
+    // If a line that begins with a name is pasted, the shell runs a command of that name.
     let kind = match &finding.subject {
         Subject { ip: Some(_), .. } => "",
         Subject { pod: Some(pod), .. } if !text::pod(pod).is_empty() => "pod ",
@@ -258,7 +258,7 @@ mod tests {
         render(&document, &findings[..1], &findings, whole, plain(&document))
     }
 
-    /// The story of the consequence, as the sample's third finding is one.
+    /// The story of a consequence, which the sample's third finding is.
     fn consequence(change: impl FnOnce(&mut Vec<Finding>)) -> String {
         let document = sample("scan.json");
         let Body::Findings(mut findings) = document.body.clone() else { panic!("findings") };
@@ -383,7 +383,8 @@ mod tests {
         told(false, |finding| (finding.steps, finding.remediation) = Default::default())
     }
 
-    /// A line that is pasted with the next one does not turn what is quoted there into words of the shell.
+    /// If a line is pasted with the next one, its quotations must be closed, so that the shell does not run what they
+    /// contain.
     #[test]
     fn proof_that_is_cut_within_quotes_ends_them() {
         let text = told(false, |finding| {

@@ -1,8 +1,8 @@
-//! Addresses as trees: a netns, what is up in it, and what holds it there.
+//! Addresses as trees, one for each netns: its addresses and holders.
 //!
-//! One tree a netns. Its title is the pod or container that it belongs to, where one is known; its
-//! branches are addresses, holders and findings. Text that a container chose is escaped, and a line
-//! too long for the terminal goes on below itself without breaking the drawing.
+//! The title of a tree is the pod or container that owns the netns, if known; its branches are addresses, holders and
+//! findings. Text that a container chose is escaped. A line that is too long for the terminal is wrapped without
+//! breaking the drawing.
 
 mod reach;
 
@@ -16,10 +16,10 @@ use crate::contract::{Address, Holder, HolderKind, Netns};
 use crate::escape::escape;
 use crate::finding::{Finding, Severity};
 
-/// A line shorter than this is not broken any further: a deep branch in a narrow terminal.
+/// Minimum width for wrapping, for a deep branch in a narrow terminal.
 const NARROWEST: usize = 24;
 
-/// The trees of these addresses. `findings`: the open ones, for what the addresses name by id only.
+/// The trees of these addresses. `findings`: the open findings, because addresses have only their ids.
 pub(in crate::cli) fn render(addresses: &[Address], findings: &[Finding], view: View) -> String {
     let named = addresses.iter().flat_map(|address| &address.findings);
     let open = findings.iter().map(|finding| &finding.id);
@@ -29,13 +29,13 @@ pub(in crate::cli) fn render(addresses: &[Address], findings: &[Finding], view: 
     trees.join("\n")
 }
 
-/// The addresses of each netns, in the order in which the netns come.
+/// The addresses grouped by netns, in the order of the netns.
 fn by_netns(addresses: &[Address]) -> Vec<Vec<&Address>> {
     let mut groups: Vec<Vec<&Address>> = Vec::new();
     let mut places = std::collections::HashMap::new();
     for address in addresses {
         let Netns { cookie, inode, nsid, .. } = address.netns;
-        // The cookie alone identifies; where there is none, all that is known does.
+        // The cookie alone identifies a netns; without a cookie, inode and nsid do.
         let key = cookie.map_or((None, inode, nsid), |cookie| (Some(cookie), None, None));
         let place = *places.entry(key).or_insert(groups.len());
         match groups.get_mut(place) {
@@ -46,7 +46,7 @@ fn by_netns(addresses: &[Address]) -> Vec<Vec<&Address>> {
     groups
 }
 
-/// A line and what hangs below it.
+/// A line and the nodes below it.
 #[derive(Debug, Default)]
 struct Node {
     text: String,
@@ -81,7 +81,7 @@ impl Told<'_> {
         if let (Some(_), Some(container)) = (&first.pod, &first.container) {
             root.below.push(Node::leaf(format!("container {}", card::container(container))));
         }
-        // Every netns has its own loopback: it is shown where it is all there is.
+        // Every netns has a loopback: it is shown only if there is no other address.
         let loopback = |address: &Address| address.ip.is_some_and(|ip| ip.is_loopback());
         let alone = group.iter().all(|address| loopback(address));
         let shown = group.iter().filter(|address| alone || !loopback(address));
@@ -124,7 +124,7 @@ impl Told<'_> {
         node
     }
 
-    /// Threads hang under their process, also where that is in the netns by them alone.
+    /// Threads are placed under their process, even if only the threads are in the netns.
     fn holders(&self, holders: &[Holder]) -> Vec<Node> {
         let mut nodes: Vec<(Option<u32>, Node)> = Vec::new();
         let (threads, others): (Vec<&Holder>, Vec<&Holder>) =
@@ -152,7 +152,7 @@ impl Told<'_> {
         let style = if holder.exiting == Some(true) { Style::Yellow } else { Style::Plain };
         let text = card::holding(holder, self.view);
         match (holder.kind, holder.pid) {
-            // Its process stands above it.
+            // Its process is the node above.
             (HolderKind::Thread, Some(pid)) => {
                 let own = text.strip_prefix(&format!("pid {pid} ")).unwrap_or(&text);
                 Node::styled(own, style)
@@ -172,7 +172,7 @@ impl Told<'_> {
     }
 }
 
-/// Whose netns it is, what the runtime says of that, and which netns.
+/// The owner of the netns, the runtime's state of it, and the netns.
 fn title(address: &Address) -> String {
     let mut parts = vec![text::owner_first(address.pod.as_ref(), address.container.as_ref())];
     match (&address.pod, &address.container) {
@@ -194,7 +194,7 @@ fn title(address: &Address) -> String {
     parts.join("   ")
 }
 
-/// What the branches are drawn with: of the same width each.
+/// The parts of the drawing, all of the same width.
 #[derive(Debug, Clone, Copy)]
 struct Guides {
     branch: &'static str,
@@ -224,13 +224,13 @@ fn branches(out: &mut String, nodes: &[Node], lead: &str, guides: Guides, view: 
     }
 }
 
-/// A node's own text after what leads to it: on one line, or on as many as the terminal needs.
+/// Draws a node after `first`: on one line, or on several if the terminal requires it.
 fn line(out: &mut String, node: &Node, (first, rest): (&str, &str), guides: Guides, view: View) {
-    // Under a node's text, beside the bar that leads to what is below it.
+    // Continuation lines leave room for the bar that leads to the nodes below.
     let hang = if node.below.is_empty() { GAP } else { guides.bar };
     let room =
         view.width.map(|width| width.saturating_sub(rest.width() + hang.width()).max(NARROWEST));
-    // What goes on in the next line begins with no word of others: that line may be pasted alone.
+    // A continuation line must not begin with foreign text, because it may be pasted alone.
     let on = if view.ascii { "... " } else { "… " };
     let room = room.map(|room| room.saturating_sub(on.width()));
     for (at, part) in wrapped(&escape(&node.text), room).into_iter().enumerate() {
@@ -239,8 +239,8 @@ fn line(out: &mut String, node: &Node, (first, rest): (&str, &str), guides: Guid
     }
 }
 
-/// `text` broken at spaces into lines of at most `room` columns. A longer word stays whole, so that a
-/// path or a name can be copied, and so does what is quoted: a part of it would stand outside of its quotes.
+/// Wraps `text` at spaces into lines of at most `room` columns. A longer word stays whole, so that a path or a name
+/// can be copied. So does a quotation: a part of it would be outside its quotes.
 fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
     let Some(room) = room else { return vec![text] };
     let part = |from: usize, to: usize| text[from..to].trim_matches(' ');

@@ -1,4 +1,4 @@
-//! What an address shares its link with, as branches below it: a branch a bridge, parent or router.
+//! What an address shares its link with, as branches: one for each bridge, parent or router.
 
 use super::Node;
 use crate::cli::table::Style;

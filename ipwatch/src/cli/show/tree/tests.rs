@@ -104,7 +104,7 @@ fn a_long_word_stays_whole() {
         text.starts_with(&format!("shop/{name}\n│  … sandbox NotReady, attempt 3   netns\n")),
         "{text}"
     );
-    // What is quoted is one word too: a part of it that is pasted alone would be a command.
+    // A quoted text is one word too: a part that is pasted alone would be a command.
     assert_eq!(wrapped("pid 1 \"a ;id; b\" c", Some(8)), ["pid 1 \"a ;id; b\"", "c"]);
     assert_eq!(wrapped("", Some(30)), [""]);
     assert_eq!(wrapped("a  b", Some(1)), ["a", "b"]);
@@ -137,7 +137,7 @@ fn who_holds_it_may_be_unknown() {
     let (mut list, view) = addresses();
     list[3].holders.clear();
     assert!(render(&list[3..4], &[], view).ends_with("└─ no holder is known\n"));
-    // Nobody is listed of the host's own, which everybody holds.
+    // The host's netns lists no holders, because everybody holds it.
     list[2].holders.clear();
     assert!(!render(&list[2..3], &[], view).contains("known"));
 }
@@ -161,7 +161,7 @@ fn what_shares_a_link_hangs_below_the_address() {
     assert!(render(&list, &[], view).contains("shares its link with nobody known"));
 }
 
-/// Anybody who may start a container chooses its name.
+/// Any user who may start a container chooses its name.
 #[test]
 fn no_line_begins_with_the_name_of_a_container() {
     let (mut list, view) = addresses();
