@@ -1,11 +1,11 @@
-//! Taking records apart without `unsafe`.
+//! Parses records without `unsafe`.
 
-/// Something that lies in a record as plain bytes.
+/// A value that a record contains as plain bytes.
 pub trait Wire: Sized {
-    /// How many bytes it takes.
+    /// Its size in bytes.
     const SIZE: usize;
 
-    /// Takes it off the front of `bytes`; `None` when they are too few.
+    /// Takes the value from the front of `bytes`; `None` if there are too few bytes.
     fn take(bytes: &mut &[u8]) -> Option<Self>;
 }
 
@@ -35,7 +35,7 @@ impl<const N: usize> Wire for [u8; N] {
     }
 }
 
-/// Defines a struct of the shared layout, checks that it has no padding, and reads it back.
+/// Defines a struct of the shared layout, checks that it has no padding, and implements [`Wire`].
 macro_rules! record {
     (
         $(#[$doc:meta])*
@@ -54,7 +54,7 @@ macro_rules! record {
             const SIZE: usize = size_of::<Self>();
 
             fn take(bytes: &mut &[u8]) -> Option<Self> {
-                // In the order of the struct: a struct expression is evaluated as written.
+                // In the order of the struct: fields are evaluated as written.
                 Some(Self { $($field: <$type as $crate::Wire>::take(bytes)?,)* })
             }
         }
