@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: the figures that the design promises, each beside its goal. What is measured and
-//! how stands in `tests/bench` (real kernel objects) and `ipwatch/benches` (the pure half); how early
-//! warnings come, and what they cost in false alarms, in the end-to-end tests.
+//! `cargo xtask bench`: measures the figures that the design promises, and prints each beside its goal. The
+//! benchmarks are in `tests/bench` (real kernel objects) and `ipwatch/benches` (the pure half); the lead time of
+//! warnings and their false alarms are measured by end-to-end tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use crate::shell::{command, output, run as run_command};
 use crate::{build, kubernetes, place, setup};
 
-/// Measures: `[--before COMMIT] [FILTER]…`. With filters only what their text is in.
+/// Runs `[--before COMMIT] [FILTER]…`; with filters only benchmarks whose name contains one.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     setup::need_root("measuring")?;
     let (before, filters) = match words {
@@ -47,8 +47,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The product of a commit as it shipped, from a checkout of its own in cargo's output directory, which stays for the
-/// next time.
+/// The release build of a commit, from a separate checkout in cargo's output directory, which is kept.
 fn build_of(commit: &str) -> Result<PathBuf> {
     let git = |words: &[&str]| {
         let mut git = command(&["git"]);
@@ -61,7 +60,7 @@ fn build_of(commit: &str) -> Result<PathBuf> {
     let id = id.trim();
     let checkout = place::target().join("before").join(id);
     if !checkout.join("Cargo.toml").exists() {
-        // Where the directory was deleted, git still knows of it.
+        // If the directory was deleted, git still lists it as a worktree.
         run_command(&mut git(&["worktree", "prune"]))?;
         run_command(git(&["worktree", "add", "--detach"]).arg(&checkout).arg(id))?;
     }

@@ -1,4 +1,4 @@
-//! Builds of what is tested and run: static, so that one binary serves this host and every VM.
+//! Builds of the programs that are tested and run: static, so that one binary serves this host and every VM.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,29 @@ use crate::machine::Machine;
 use crate::place;
 use crate::shell::{command, output, run};
 
-/// What the end-to-end tests run with.
+/// The binaries of the end-to-end tests.
 #[derive(Debug, Clone)]
 pub(crate) struct Binaries {
     /// The product, in the profile of the tests.
     pub(crate) ipwatch: PathBuf,
-    /// The test binary.
     pub(crate) e2e: PathBuf,
     /// The CRI client of the pod tests.
     pub(crate) cri: PathBuf,
-    /// The product is the one that ships.
+    /// Whether the product is the release build.
     pub(crate) shipped: bool,
 }
 
-/// This machine's target, `x86_64-unknown-linux-gnu` on most.
+/// This machine's target, usually `x86_64-unknown-linux-gnu`.
 pub(crate) fn triple() -> Result<String> {
     Ok(Machine::own()?.triple())
 }
 
-/// A cargo command for static binaries, with the target and the flags of every other build here
-/// (`.cargo/config.toml`).
+/// A cargo command for static binaries, with the target and the flags of all builds here (`.cargo/config.toml`).
 pub(crate) fn cargo(words: &[&str]) -> Result<Command> {
     cargo_for(Machine::own()?, words)
 }
 
-/// The same for another kind of machine.
+/// The same for another architecture.
 fn cargo_for(machine: Machine, words: &[&str]) -> Result<Command> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut cargo = Command::new(program);
@@ -43,31 +41,31 @@ fn cargo_for(machine: Machine, words: &[&str]) -> Result<Command> {
     Ok(cargo)
 }
 
-/// Builds the product to be tried out and tested: in the dev profile, which takes minutes.
+/// Builds the product for tests: in the dev profile, which takes minutes.
 pub(crate) fn product() -> Result<PathBuf> {
     // Tests look for the plugin beside the daemon.
     run(&mut cargo(&["build", "-p", "ipwatch", "-p", "ipwatch-ipam"])?)?;
     made("ipwatch")
 }
 
-/// Where this machine's program of the dev profile is.
+/// Path of this machine's program in the dev profile.
 fn made(program: &str) -> Result<PathBuf> {
     Ok(place::target().join(triple()?).join("debug").join(program))
 }
 
-/// Builds the product as it ships.
+/// Builds the release binary.
 pub(crate) fn release() -> Result<PathBuf> {
     release_for(Machine::own()?)
 }
 
-/// The same for another kind of machine.
+/// The same for another architecture.
 pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
     machine.ensure_tools()?;
     run(&mut cargo_for(machine, &["build", "--release", "-p", "ipwatch", "-p", "ipwatch-ipam"])?)?;
     Ok(place::target().join(machine.triple()).join("release/ipwatch"))
 }
 
-/// Builds the product of another checkout as it ships, beside its own sources.
+/// Builds the release binary of another checkout, in that checkout.
 pub(crate) fn release_of(checkout: &Path) -> Result<PathBuf> {
     let machine = Machine::own()?;
     machine.ensure_tools()?;
@@ -77,13 +75,13 @@ pub(crate) fn release_of(checkout: &Path) -> Result<PathBuf> {
     Ok(target.join(machine.triple()).join("release/ipwatch"))
 }
 
-/// Builds everything that the end-to-end tests run with.
+/// Builds everything that the end-to-end tests need.
 pub(crate) fn for_tests() -> Result<Binaries> {
     let (ipwatch, e2e, cri) = (product()?, test_binary("e2e")?, cri()?);
     Ok(Binaries { ipwatch, e2e, cri, shipped: false })
 }
 
-/// The same for any kind of machine.
+/// The same for any architecture.
 pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
     if machine == Machine::own()? {
         return for_tests();
@@ -101,7 +99,7 @@ pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
 }
 
 impl Binaries {
-    /// The same with the product as it ships.
+    /// The same binaries with the release build of the product.
     pub(crate) fn shipped(&self) -> Result<Self> {
         Ok(Self { ipwatch: release()?, shipped: true, ..self.clone() })
     }
@@ -113,7 +111,7 @@ pub(crate) fn cri() -> Result<PathBuf> {
     made("ipwatch-test-cri")
 }
 
-/// Builds a test binary and finds out its path, which ends in a hash.
+/// Builds a test binary and returns its path, which ends in a hash.
 pub(crate) fn test_binary(name: &str) -> Result<PathBuf> {
     test_binary_for(Machine::own()?, name)
 }
@@ -122,13 +120,13 @@ fn test_binary_for(machine: Machine, name: &str) -> Result<PathBuf> {
     executable(machine, name, &["test", "-p", "ipwatch-tests", "--test", name])
 }
 
-/// The same of a benchmark of the product, in the profile of the tests.
+/// Builds a benchmark of the product, in the profile of the tests.
 pub(crate) fn bench_binary(name: &str) -> Result<PathBuf> {
     let words = ["bench", "--profile", "dev", "-p", "ipwatch", "--bench", name];
     executable(Machine::own()?, name, &words)
 }
 
-/// Builds what these words of cargo run, and finds the program of this name among it.
+/// Runs cargo with these words, and returns the path of the executable with this name.
 fn executable(machine: Machine, name: &str, words: &[&str]) -> Result<PathBuf> {
     let mut cargo = cargo_for(machine, words)?;
     let messages = output(cargo.args(["--no-run", "--message-format=json"]))?;
@@ -141,7 +139,7 @@ fn executable(machine: Machine, name: &str, words: &[&str]) -> Result<PathBuf> {
     executable.with_context(|| format!("cargo {words:?} named no program"))
 }
 
-/// A copy without symbols: the VMs load it into memory.
+/// A copy without symbols: VMs load it into memory.
 pub(crate) fn stripped(machine: Machine, from: &Path, to: &Path) -> Result<()> {
     run(command(&[&machine.strip()?, "-o"]).arg(to).arg(from))
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: pods made for the moment, one healthy, one that cannot exit, one of which only the network
-//! namespace is left, and two that have one IP; and what ipwatch says of them.
+//! `cargo xtask demo`: creates pods (one healthy, one that cannot exit, one of which only the network namespace is
+//! left, two with the same IP), and shows what ipwatch reports about them.
 
 mod stage;
 
@@ -13,21 +13,21 @@ use self::stage::{Pod, Stage};
 use crate::monitor::{Monitor, TemporaryDir};
 use crate::{build, interrupt, setup, shell};
 
-/// How long the findings may take: both graces and two looks each, on a busy machine.
+/// Maximum wait for the findings: both graces and two looks each, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Makes the pods, shows what there is to see, and cleans up, also after Ctrl-C.
+/// Creates the pods, shows ipwatch's reports, and cleans up, also after Ctrl-C.
 pub(crate) fn run() -> Result<()> {
     setup::need_root("the demo")?;
     setup::packages(&["iproute2"])?;
     let ipwatch = build::product()?;
-    // It plays the processes; see tests/support/role.rs.
+    // The binary that plays the processes; see tests/support/role.rs.
     let roles = build::test_binary("e2e")?;
     interrupt::catch();
     let dir = TemporaryDir::new()?;
     let done =
         Stage::new(dir.path(), &roles).and_then(|mut stage| play(&mut stage, dir.path(), &ipwatch));
-    // Whatever was interrupted has complained about that, which is not what went wrong.
+    // After an interrupt, errors of interrupted commands are not the cause.
     if interrupt::came() {
         bail!("interrupted; everything is cleaned up");
     }
@@ -70,12 +70,12 @@ fn play(stage: &mut Stage, dir: &Path, ipwatch: &Path) -> Result<()> {
     let found = await_findings(&monitor, &wanted)?;
 
     for pod in [Pod::HEALTHY, Pod::LEAKED, Pod::TWIN, Pod::STUCK] {
-        // One by one: who knows what else is on this node.
+        // One by one, because there may be other pods on this node.
         show(&monitor, &["query", "netns", &pod.netns(), "-o", "tree"])?;
     }
     show(&monitor, &["query", "findings"])?;
     let config = monitor.config().display().to_string();
-    // It cannot know how long a netns has been empty where there is no runtime to ask.
+    // Without a runtime, a single look cannot know how long a netns has been empty.
     println!("\nThe same without a daemon, from one look, which shows what hangs:");
     show(&monitor, &["scan", "--config", &config])?;
     if let Some(id) = found.last() {
@@ -87,7 +87,7 @@ fn play(stage: &mut Stage, dir: &Path, ipwatch: &Path) -> Result<()> {
     show(&monitor, &["query", "findings", "--all"])
 }
 
-/// Waits until something fires about each of these pods; returns the ids of what does.
+/// Waits until a finding fires for each of these pods; returns the ids of the findings.
 fn await_findings(monitor: &Monitor, wanted: &[Pod]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     until(PATIENCE, || {
@@ -106,7 +106,7 @@ fn await_findings(monitor: &Monitor, wanted: &[Pod]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Waits until none of these fires any more.
+/// Waits until none of these findings fires any more.
 fn await_end(monitor: &Monitor, found: &[String]) -> Result<()> {
     until(PATIENCE, || {
         let lines = findings(monitor)?;
@@ -114,10 +114,10 @@ fn await_end(monitor: &Monitor, found: &[String]) -> Result<()> {
     })
 }
 
-/// The findings that fire, one JSON document each.
+/// The firing findings, one JSON document each.
 fn findings(monitor: &Monitor) -> Result<Vec<String>> {
     let text = shell::output(&mut monitor.command(&["query", "findings", "-o", "jsonl"]))?;
-    // A consequence is told with its cause.
+    // Consequences are shown with their cause.
     let first =
         |line: &&str| line.contains("\"status\":\"firing\"") && !line.contains("\"caused_by\"");
     Ok(text.lines().filter(first).map(str::to_owned).collect())
@@ -129,7 +129,7 @@ fn id(line: &str) -> Option<String> {
     rest.split_once('"').map(|(id, _)| id.to_owned())
 }
 
-/// Asks again and again, until the answer is yes, time is up or Ctrl-C came.
+/// Polls until `done` returns true, time is up or Ctrl-C came.
 fn until(patience: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     const PAUSE: Duration = Duration::from_millis(200);
     for _ in 0..patience.as_millis() / PAUSE.as_millis() {
@@ -144,7 +144,7 @@ fn until(patience: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<(
     Ok(())
 }
 
-/// Shows a command and its answer. Exit code 1 of `scan` is an answer as well.
+/// Prints a command and its answer. Exit code 1 of `scan` is not an error.
 fn show(monitor: &Monitor, args: &[&str]) -> Result<()> {
     println!("\n$ ipwatch {}", args.join(" "));
     let mut command = monitor.command(args);

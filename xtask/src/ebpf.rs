@@ -1,13 +1,13 @@
-//! `cargo xtask build-ebpf`: builds the kernel half from source, once for each architecture, and puts the
-//! stripped objects where the daemon embeds them from; with `--check`, fails when that would change a byte.
+//! `cargo xtask build-ebpf`: builds the kernel half from source for each architecture, and copies the stripped
+//! objects to where the daemon embeds them; with `--check`, fails if that would change a byte.
 //!
-//! The tool chain is apt and cargo alone. rustup's stable toolchain has no `core` for BPF; Debian 12
-//! ships a prebuilt one with a rustc of its own, and bpf-linker is built against the LLVM library
-//! that this rustc uses. What is missing is installed, and said.
+//! All tools come from apt and cargo. rustup's stable toolchain has no `core` for BPF; Debian 12 has a prebuilt one
+//! with its own rustc, and bpf-linker is built against the LLVM library of that rustc. Missing packages are
+//! installed, with a message.
 //!
-//! The bytes depend on the source, `Cargo.lock`, this file, and the versions of rustc, LLVM,
-//! bpf-linker and rust-objcopy; not on the directory, the user or the time: paths are remapped, there is one codegen
-//! unit, and the path dependencies lie within the workspace.
+//! The bytes depend on the source, `Cargo.lock`, this file, and the versions of rustc, LLVM, bpf-linker and
+//! rust-objcopy. They do not depend on the directory, the user or the time: paths are remapped, there is one codegen
+//! unit, and the path dependencies are within the workspace.
 
 #![allow(
     clippy::disallowed_methods,
@@ -23,17 +23,17 @@ use anyhow::{Context as _, Result, ensure};
 use crate::shell::{command, output, run, succeeds};
 use crate::{place, setup};
 
-/// Debian's rustc and its `core` for BPF. They come in step: 1.96 with LLVM 22.
+/// Debian's rustc and its `core` for BPF, whose versions match: 1.96 with LLVM 22.
 const PACKAGES: &[&str] = &["rustc-web", "libstd-rust-web-dev-bpf"];
 const RUSTC: &str = "/usr/bin/rustc";
 const RUST_VERSION: &str = "1.96";
-/// The BPF standard library that [`PACKAGES`] brings.
+/// The BPF standard library in [`PACKAGES`].
 const CORE: &str = "/usr/lib/rustlib/bpfel-unknown-none/lib";
 const LINKER_VERSION: &str = "0.13.0";
 const LINKER_LLVM: &str = "llvm-22";
 const TARGET: &str = "bpfel-unknown-none";
-/// The architectures whose `pt_regs` the programs read: an object each. Nothing else in them differs, and
-/// any machine builds all of them.
+/// The architectures whose `pt_regs` the programs read: one object each. Nothing else differs, and any machine can
+/// build all of them.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
 /// Builds the objects; with `check`, compares them with the committed ones instead of replacing them.
@@ -46,7 +46,7 @@ pub(crate) fn build(check: bool) -> Result<()> {
     let linker = ensure_linker()?;
     let objcopy = Objcopy::find()?;
     for arch in ARCHITECTURES {
-        // Stripped before the next one is built in its place.
+        // Strip before the next build overwrites it.
         let stripped = objcopy.strip(&compile(root, &linker, arch)?, arch)?;
         let committed = root.join(format!("ipwatch/ebpf/ipwatch-ebpf.{arch}.o"));
         settle(&stripped, &committed, check, || used(&linker, &objcopy))?;
@@ -54,7 +54,7 @@ pub(crate) fn build(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// Compares or replaces one object. `used` tells the tools, where the bytes differ.
+/// Compares or replaces one object. `used` returns the versions of the tools, for the error if the bytes differ.
 fn settle(stripped: &Path, committed: &Path, check: bool, used: impl Fn() -> String) -> Result<()> {
     let new = std::fs::read(stripped).context("the stripped object cannot be read")?;
     if check {
@@ -89,7 +89,7 @@ fn difference(committed: &Path, built: &Path, old: &[u8], new: &[u8]) -> String 
 /// The versions on which the bytes depend.
 fn used(linker: &Path, objcopy: &Objcopy) -> String {
     let said = |command: &mut Command| match output(command) {
-        // LLVM's tools name themselves first.
+        // LLVM's tools print their name first.
         Ok(text) => {
             let mut lines = text.lines().map(str::trim);
             lines
@@ -112,7 +112,7 @@ fn used(linker: &Path, objcopy: &Objcopy) -> String {
     )
 }
 
-/// Debian's rustc with `core` for BPF.
+/// Installs Debian's rustc with `core` for BPF.
 fn ensure_rustc() -> Result<()> {
     if !Path::new(CORE).is_dir() || !Path::new(RUSTC).exists() {
         setup::packages(PACKAGES).context("Debian 12 has the eBPF tool chain")?;
@@ -133,7 +133,7 @@ fn ensure_linker() -> Result<PathBuf> {
     let _lock = place::lock()?;
     let folder = place::cache(&format!("bpf-linker-{LINKER_VERSION}-{LINKER_LLVM}"))?;
     let linker = folder.join("bin/bpf-linker");
-    // One that is there may be linked to an LLVM that is gone.
+    // A cached linker may be linked to an LLVM that was removed.
     if succeeds(Command::new(&linker).arg("--version")) {
         return Ok(linker);
     }
@@ -141,7 +141,7 @@ fn ensure_linker() -> Result<PathBuf> {
     let prefix = folder.join("llvm");
     std::fs::create_dir_all(prefix.join("lib"))?;
     let library = prefix.join("lib/libLLVM.so");
-    // A link that was left by an interrupted run may point to an LLVM that is gone.
+    // A link left by an interrupted run may point to an LLVM that was removed.
     let _ = std::fs::remove_file(&library);
     std::os::unix::fs::symlink(llvm_of_rustc()?, &library)?;
     let mut command = Command::new("cargo");
@@ -151,7 +151,7 @@ fn ensure_linker() -> Result<PathBuf> {
         .arg("--root")
         .arg(&folder)
         .env("LLVM_PREFIX", &prefix)
-        // It runs for seconds: not worth minutes of optimising.
+        // It runs only for seconds: optimising it is not worth minutes.
         .env("CARGO_PROFILE_RELEASE_LTO", "off")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
@@ -162,7 +162,7 @@ fn ensure_linker() -> Result<PathBuf> {
     Ok(linker)
 }
 
-/// The LLVM library that Debian's rustc itself is linked to.
+/// The LLVM library that Debian's rustc is linked to.
 fn llvm_of_rustc() -> Result<PathBuf> {
     let ldd = |file: &Path| output(Command::new("ldd").arg(file));
     let find = |listing: &str, name: &str| {
@@ -175,14 +175,14 @@ fn llvm_of_rustc() -> Result<PathBuf> {
         .with_context(|| format!("{} is linked to no libLLVM", driver.display()))
 }
 
-/// Builds with a target directory of its own, so that neither build throws the other's work away.
+/// Builds with a separate target directory, so that the builds do not discard each other's output.
 fn compile(root: &Path, linker: &Path, arch: &str) -> Result<PathBuf> {
     let target = root.join("target/ebpf");
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
         None => Path::new(&std::env::var_os("HOME").context("HOME is not set")?).join(".cargo"),
     };
-    // CARGO_ENCODED_RUSTFLAGS: a path may hold a space.
+    // CARGO_ENCODED_RUSTFLAGS, because a path may contain a space.
     let mut flags = OsString::new();
     for (index, flag) in [
         OsString::from("-Cdebuginfo=2"),
@@ -220,10 +220,10 @@ fn compile(root: &Path, linker: &Path, arch: &str) -> Result<PathBuf> {
     Ok(target.join(TARGET).join("bpf/ipwatch-ebpf"))
 }
 
-/// Where cargo unpacks crates is named after the registry's host and a hash that depends on how it is
-/// reached: remapped too, and last, because rustc takes the last prefix that fits.
+/// Remaps the directories to which cargo unpacks crates: their names contain the registry's host and a hash that
+/// depends on how it is reached. They come last, because rustc uses the last prefix that matches.
 fn registries(cargo_home: &Path) -> Result<Vec<OsString>> {
-    // The directory is there only after the first download.
+    // The directory exists only after the first download.
     let mut fetch = Command::new("cargo");
     run(fetch.args(["fetch", "--locked", "--quiet"]).current_dir(place::repository()))?;
     let sources = cargo_home.join("registry/src");
@@ -239,10 +239,10 @@ fn remap(from: &Path, to: &str) -> OsString {
     flag
 }
 
-/// The `rust-objcopy` of rustup's stable toolchain.
+/// `rust-objcopy` of rustup's stable toolchain.
 struct Objcopy {
     program: PathBuf,
-    /// Of the libraries that it is linked to.
+    /// Directory of the libraries that it is linked to.
     libraries: PathBuf,
 }
 
@@ -279,7 +279,7 @@ impl Objcopy {
     }
 }
 
-/// Flags that the caller set are for the daemon, not for the kernel half or the tools.
+/// The caller's flags are for the daemon, not for the kernel half or the tools.
 fn without_our_flags(command: &mut Command) {
     for name in [
         "RUSTFLAGS",

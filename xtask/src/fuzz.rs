@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes, with the stable compiler.
 //!
-//! The coverage that libFuzzer steers by comes of flags that stable has; the sanitizers, which it has not, find
-//! nothing where there is no `unsafe`. `cargo fuzz` runs the same targets.
+//! The coverage instrumentation that guides libFuzzer needs only flags of the stable compiler. Sanitizers need
+//! nightly, and find nothing in code without `unsafe`. `cargo fuzz` runs the same targets.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::tally::Tally;
 use crate::{build, place, setup, shell};
 
-/// As cargo-fuzz has them, less the sanitizer.
+/// The flags of cargo-fuzz, without the sanitizer.
 const FLAGS: &[&str] = &[
     "--cfg fuzzing",
     "-Cpasses=sancov-module",
@@ -20,18 +20,18 @@ const FLAGS: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
-/// Seconds for each target, unless told otherwise.
+/// Default duration for each target, in seconds.
 const SECONDS: u32 = 60;
 
-/// What real bolt files there are for a beginning.
+/// Real bolt files, used as seeds.
 const BOLT_FILES: &str = "ipwatch/src/sources/ipam/bolt/fixtures";
 
-/// Every target, for the long mode of the tests.
+/// Runs every target, for the long mode of the tests.
 pub(crate) fn all() -> Result<Tally> {
     run(SECONDS, &[])
 }
 
-/// Runs what is asked for; `false` when something was found.
+/// Runs the requested targets; `false` if a crash was found.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
     let (mut seconds, mut wanted) = (SECONDS, Vec::new());
     let mut words = args.iter();
@@ -49,7 +49,7 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
     Ok(tally.failed == 0)
 }
 
-/// Runs these targets, or all, each for so long. A target that fell counts as failed.
+/// Runs these targets, or all, for this many seconds each. A target that crashes counts as failed.
 fn run(seconds: u32, wanted: &[&str]) -> Result<Tally> {
     let all = targets()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.iter().any(|one| one == *name)) {
@@ -64,7 +64,7 @@ fn run(seconds: u32, wanted: &[&str]) -> Result<Tally> {
     Ok(tally)
 }
 
-/// They are files of that name.
+/// The names of the targets: one file each.
 fn targets() -> Result<Vec<String>> {
     let dir = place::repository().join("fuzz/fuzz_targets");
     let entries = std::fs::read_dir(&dir).with_context(|| dir.display().to_string())?;
@@ -79,7 +79,8 @@ fn build() -> Result<PathBuf> {
     println!("== building the fuzz targets");
     let dir = place::repository().join("fuzz");
     let target = place::target().join("fuzz");
-    // Not the workspace's flags and lock file; but a target by name, so that no build script has them.
+    // Without the workspace's flags and lock file; but with a named target, so that build scripts do not get the
+    // flags.
     let mut cargo = build::cargo(&["build", "--release"])?;
     cargo.current_dir(&dir).env("RUSTFLAGS", FLAGS.join(" "));
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_TARGET_DIR", &target);
@@ -100,7 +101,7 @@ fn fuzz(bin: &Path, target: &str, seconds: u32) -> Result<Tally> {
     command.arg(&corpus).args(Some(seeds).filter(|seeds| seeds.exists()));
     command.arg(format!("-max_total_time={seconds}"));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-    // Slowness and memory without bound are found as well. Bolt files have 64 KiB at least.
+    // Also finds slowness and unbounded memory. Bolt files have at least 64 KiB.
     command.args(["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]);
     command.args(["-print_final_stats=1", "-verbosity=0"]);
     let output = command.output().with_context(|| bin.display().to_string())?;
@@ -115,7 +116,7 @@ fn fuzz(bin: &Path, target: &str, seconds: u32) -> Result<Tally> {
     Ok(Tally::failure(&what))
 }
 
-/// How often libFuzzer says that it ran the target.
+/// The number of runs that libFuzzer reports.
 fn runs(said: &str) -> Option<&str> {
     said.lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))

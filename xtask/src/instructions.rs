@@ -1,8 +1,8 @@
-//! `cargo xtask instructions`: what the pure half costs, in instructions, which do not depend on what else the machine
-//! does: a replay of each recording, a first look at 1,000 netns, and events with 10 and with 1,000 netns.
+//! `cargo xtask instructions`: the cost of the pure half in instructions, which do not depend on the machine's load:
+//! a replay of each recording, a first look at 1,000 netns, and events with 10 and with 1,000 netns.
 //!
-//! Counted by valgrind, in the profile of the tests, so that a test run builds nothing for it. The figures are committed
-//! (`ipwatch/benches/instructions.json`) and hold for one compiler; `--accept` writes them anew.
+//! Counted by valgrind in the profile of the tests, so that a test run needs no further build. The figures are
+//! committed (`ipwatch/benches/instructions.json`) and are valid for one compiler; `--accept` rewrites them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,18 +16,18 @@ use crate::shell::{command, output};
 use crate::tally::Tally;
 use crate::{build, place, setup};
 
-/// This much of the committed figure, in per cent, is a failure.
+/// More than this percentage of the committed figure is a failure.
 const MOST: u64 = 110;
 
-/// Functions of `ipwatch/benches/step.rs`.
+/// Functions in `ipwatch/benches/step.rs`.
 const COUNTED: [&str; 3] = ["scan_of_1000_netns", "events_with_10_netns", "events_with_1000_netns"];
 
-/// What is committed.
+/// The committed figures.
 #[derive(Serialize, Deserialize)]
 struct Figures {
-    /// As `rustc --version` says it.
+    /// The output of `rustc --version`.
     compiler: String,
-    /// By what was done.
+    /// By the name of the workload.
     instructions: BTreeMap<String, u64>,
 }
 
@@ -35,7 +35,7 @@ fn file() -> PathBuf {
     place::repository().join("ipwatch/benches/instructions.json")
 }
 
-/// Counts, and compares with what is committed, or writes that anew.
+/// Counts, and compares with the committed figures, or rewrites them.
 pub(crate) fn command_line(args: &[&str]) -> Result<bool> {
     match args {
         [] => Ok(test()?.failed == 0),
@@ -47,7 +47,7 @@ pub(crate) fn command_line(args: &[&str]) -> Result<bool> {
     }
 }
 
-/// A phase of a test run.
+/// The phase of a test run.
 pub(crate) fn test() -> Result<Tally> {
     let committed: Figures = serde_json::from_str(&fs::read_to_string(file())?)?;
     let own = compiler()?;
@@ -83,7 +83,7 @@ fn compiler() -> Result<String> {
     Ok(output(&mut command(&["rustc", "--version"]))?.trim().to_owned())
 }
 
-/// All of them; those of the recordings beside the others.
+/// Counts all workloads; the recordings in parallel with the others.
 fn count() -> Result<BTreeMap<String, u64>> {
     setup::packages(&["valgrind"])?;
     let (ipwatch, step) = (build::product()?, build::bench_binary("step")?);
@@ -121,7 +121,7 @@ fn replays(ipwatch: &Path, out: &Path) -> Result<BTreeMap<String, u64>> {
     Ok(counts)
 }
 
-/// The line `totals: N` of what callgrind writes.
+/// The number in the line `totals: N` of callgrind's output.
 fn total(text: &str) -> Option<u64> {
     text.lines().rev().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().ok()
 }
@@ -138,7 +138,7 @@ fn events(step: &Path, out: &Path) -> Result<BTreeMap<String, u64>> {
     COUNTED.iter().map(count).collect()
 }
 
-/// Of a line such as `23,029,981 ( 0.41%)  benches/step.rs:step::events_with_1000_netns [/target/…]`.
+/// The number in a line such as `23,029,981 ( 0.41%)  benches/step.rs:step::events_with_1000_netns [/target/…]`.
 fn inclusive(text: &str, function: &str) -> Option<u64> {
     let named = format!("::{function} [");
     let line = text.lines().find(|line| line.contains(&named) && !line.contains("=>"))?;

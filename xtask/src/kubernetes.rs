@@ -1,9 +1,9 @@
-//! Kubernetes' own programs for the tests: etcd as Debian packages it, and kube-apiserver and kubelet, which
-//! Debian 12 has as source alone, built from that (`kubernetes.sh`).
+//! Kubernetes programs for the tests: etcd from Debian's package, and kube-apiserver and kubelet, which Debian 12 has
+//! only as source and which are built from it (`kubernetes.sh`).
 //!
-//! It takes five to eleven minutes on two cores and 2.5 GB of disk, once: the three programs, some 200 MB, stay
-//! in the cache. The source comes from Debian's mirrors that the machine's own apt uses; apt's lists of sources
-//! are kept apart from the machine's, which are not changed.
+//! The build takes five to eleven minutes on two cores and 2.5 GB of disk, once: the three programs, some 200 MB,
+//! stay in the cache. The source comes from the Debian mirrors in the machine's own apt sources; apt's lists of
+//! sources are separate from the machine's, which are not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,27 +15,26 @@ use anyhow::{Context as _, Result, bail};
 use crate::shell::{self, command, output, run};
 use crate::{place, setup};
 
-/// Where they stay in the cache; the last number grows when they are built in another way.
+/// Directory in the cache; the last number is incremented if the build changes.
 const CACHED: &str = "1.20-1";
-/// What there is when it is whole.
+/// The programs of a complete build.
 const PROGRAMS: [&str; 3] = ["etcd", "kube-apiserver", "kubelet"];
-/// What the build needs.
+/// Packages that the build needs.
 const TOOLS: &[&str] = &["golang-1.19-go", "dpkg-dev", "debian-archive-keyring"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The vendored one faults on the first custom resource when Go 1.18 or later has built it.
+/// The vendored version crashes on the first custom resource if it was built with Go 1.18 or later.
 const REFLECT: &str = "golang-github-modern-go-reflect2-dev";
 
-/// The directory of the programs for those of a binary's tests that these filters leave; an empty path where
-/// none of them needs any.
+/// The directory of the programs, if a test selected by these filters needs them; otherwise an empty path.
 pub(crate) fn for_tests(tests: &Path, filters: &[&str]) -> Result<PathBuf> {
     let needs = output(Command::new(tests).arg("--needs").args(filters))?;
     let takes = |need| matches!(need, "Etcd" | "ApiServer" | "SharedApiServer" | "Kubelet");
     if needs.lines().any(takes) { programs() } else { Ok(PathBuf::new()) }
 }
 
-/// The directory of the programs, which are built unless they are there.
+/// The directory of the programs, which are built if they are missing.
 fn programs() -> Result<PathBuf> {
-    // A lock of its own: nobody else is to wait so long.
+    // A separate lock, because others must not wait that long.
     let _lock = place::lock_named("kubernetes.lock")?;
     let base = place::cache("kubernetes")?;
     let dir = base.join(CACHED);
@@ -47,21 +46,21 @@ fn programs() -> Result<PathBuf> {
         "building kube-apiserver and kubelet, once, for {}: some 5 to 11 minutes",
         dir.display()
     );
-    // Built beside the final place and moved there: what stands there is whole.
+    // Built in a temporary directory and renamed, so that the final directory is always complete.
     let room = base.join(format!("{CACHED}.part"));
     let _ = fs::remove_dir_all(&room);
     let made = make(&room).and_then(|made| {
         let _ = fs::remove_dir_all(&dir);
         fs::rename(made, &dir).with_context(|| dir.display().to_string())
     });
-    // Gigabytes, also of one that failed.
+    // It has gigabytes, even after a failure.
     fs::remove_dir_all(&room).with_context(|| room.display().to_string())?;
     made?;
     println!("built in {} s", began.elapsed().as_secs());
     Ok(dir)
 }
 
-/// Makes them somewhere in `room`, and says where.
+/// Builds the programs in `room`, and returns their directory.
 fn make(room: &Path) -> Result<PathBuf> {
     let part = |name: &str| {
         let dir = room.join(name);
@@ -77,7 +76,7 @@ fn make(room: &Path) -> Result<PathBuf> {
     let source = source(&part("apt")?, &part("source")?)?;
     let tree = part("go/src/k8s.io")?.join("kubernetes");
     fs::rename(&source, &tree).with_context(|| tree.display().to_string())?;
-    // Beside it only what Go itself needs: no modules, no network, no flags of the user's.
+    // With only what Go itself needs: no modules, no network, no flags of the user.
     let mut build = command(&["sh", "-euc", include_str!("kubernetes.sh"), "build"]);
     build.arg(debs.join("usr/share/gocode/src")).arg(&made).current_dir(&tree);
     build.env("GOPATH", room.join("go")).env("GOCACHE", part("cache")?).env("TMPDIR", part("tmp")?);
@@ -93,7 +92,7 @@ fn make(room: &Path) -> Result<PathBuf> {
     Ok(made)
 }
 
-/// As [`setup::unpack`], with newer lists when those at hand do not do.
+/// As [`setup::unpack`]; on failure again with updated lists.
 fn unpack(package: &str, dir: &Path) -> Result<()> {
     setup::unpack(package, dir).or_else(|_| {
         setup::update()?;

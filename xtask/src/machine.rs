@@ -1,4 +1,4 @@
-//! What is built and booted for: this machine's kind, and arm64 by Debian's cross tools.
+//! The machines to build and boot for: this machine's architecture, and arm64 with Debian's cross tools.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use crate::shell::{command, output, run};
 use crate::{place, setup};
 
-/// A kind of machine.
+/// An architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Machine {
     X86_64,
@@ -16,7 +16,7 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    /// This machine's.
+    /// This machine's architecture.
     pub(crate) fn own() -> Result<Self> {
         let said = output(&mut command(&["uname", "-m"]))?;
         [Self::X86_64, Self::Arm64]
@@ -25,7 +25,7 @@ impl Machine {
             .map_or_else(|| bail!("not known: a machine of {}", said.trim()), Ok)
     }
 
-    /// By Debian's name.
+    /// The architecture with this Debian name.
     pub(crate) fn named(debian: &str) -> Result<Self> {
         [Self::X86_64, Self::Arm64]
             .into_iter()
@@ -33,7 +33,7 @@ impl Machine {
             .map_or_else(|| bail!("no architecture {debian:?}; there are amd64 and arm64"), Ok)
     }
 
-    /// As the kernel, QEMU and RPM name it.
+    /// The name in the kernel, QEMU and RPM.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// As Debian names it.
+    /// The name in Debian.
     pub(crate) fn debian(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -49,17 +49,17 @@ impl Machine {
         }
     }
 
-    /// As Rust names it.
+    /// The name in Rust.
     pub(crate) fn triple(self) -> String {
         format!("{}-unknown-linux-gnu", self.name())
     }
 
-    /// As Debian's tools are named.
+    /// Prefix of the names of Debian's cross tools.
     pub(crate) fn prefix(self) -> String {
         format!("{}-linux-gnu", self.name())
     }
 
-    /// Installs what builds for it: on another kind of machine a cross compiler and Rust's library.
+    /// Installs the tools to build for it: for another architecture a cross compiler and Rust's library.
     pub(crate) fn ensure_tools(self) -> Result<()> {
         if self == Self::own()? {
             return setup::packages(setup::BUILD);
@@ -68,7 +68,7 @@ impl Machine {
         let libc = format!("libc6-dev-{}-cross", self.debian());
         setup::packages(&[&gcc, &libc])?;
         let triple = self.triple();
-        // rustup is asked only when it is needed: its server may be out of reach.
+        // rustup is called only if needed: its server may be unreachable.
         let mut library = command(&["rustc", "--print", "target-libdir", "--target", &triple]);
         let library = PathBuf::from(output(library.current_dir(place::repository()))?.trim());
         if library.exists() {
@@ -78,7 +78,7 @@ impl Machine {
         run(command(&["rustup", "target", "add", &triple]).current_dir(place::repository()))
     }
 
-    /// Has a command of cargo build for it.
+    /// Sets up a cargo command to build for it.
     pub(crate) fn set(self, cargo: &mut Command) -> Result<()> {
         // The flags are those of .cargo/config.toml, for every target.
         cargo.args(["--target", &self.triple()]);
@@ -92,7 +92,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Its `strip`.
+    /// Its `strip` program.
     pub(crate) fn strip(self) -> Result<String> {
         Ok(if self == Self::own()? { "strip".into() } else { format!("{}-strip", self.prefix()) })
     }

@@ -1,21 +1,22 @@
-//! `cargo xtask …`: everything that is done with this repository beside plain `cargo build`.
+//! `cargo xtask …`: all tasks of this repository beyond plain `cargo build`.
 //!
-//! - `build-ebpf [--check]`: the kernel half from source; with `--check`, compared with what is
-//!   committed.
-//! - `run`: the monitor on this node, and what it sees.
-//! - `demo`: a healthy, a stuck and a leaked pod made for the moment, and what it says of them.
-//! - `test [--only PART]… [--cycles NUMBER] [--long]`: everything that can be tested: units, end to end on this host, VMs.
+//! - `build-ebpf [--check]`: builds the kernel half from source; with `--check`, compares it with the committed
+//!   objects.
+//! - `run`: runs the daemon on this node, and shows what it sees.
+//! - `demo`: creates pods with typical problems, and shows what ipwatch reports about them.
+//! - `test [--only PART]… [--cycles NUMBER] [--long]`: all tests: unit tests, end to end on this host, VMs.
 //! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
-//! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: the end-to-end tests on stock kernels alone; `6.1-arm64` is one, emulated.
-//! - `support [--table | KERNEL…]`: what can be seen on stock kernels, event by event, into `docs/support`.
-//! - `instructions [--accept]`: what the pure half costs, against what is committed.
-//! - `recordings [NAME]…`: `recordings/*.jsonl`, each from the end-to-end test of a field case.
-//! - `pictures`: those of the documentation, from their sources.
-//! - `package`: a .deb and an .rpm, for this machine or for arm64.
-//! - `bench [--before COMMIT] [FILTER]…`: the figures that the design promises.
+//! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: only the end-to-end tests on stock kernels; `6.1-arm64` is
+//!   emulated.
+//! - `support [--table | KERNEL…]`: what is seen on stock kernels, event by event, for `docs/support`.
+//! - `instructions [--accept]`: the cost of the pure half, compared with the committed figures.
+//! - `recordings [NAME]…`: recreates `recordings/*.jsonl` from the end-to-end tests of field cases.
+//! - `pictures`: draws the pictures of the documentation from their sources.
+//! - `package`: builds a .deb and an .rpm, for this machine or for arm64.
+//! - `bench [--before COMMIT] [FILTER]…`: measures the figures that the design promises.
 //!
-//! What a command needs of the machine it installs by apt, and says so ([`setup`]). What is costly to
-//! fetch or build stays in a cache outside the checkout ([`place`]).
+//! Packages that a command needs are installed by apt, with a message ([`setup`]). Downloads and builds that take
+//! long are kept in a cache outside the checkout ([`place`]).
 #![allow(
     clippy::disallowed_methods,
     reason = "a tool for developers: it reads the repository's own files and measures with the plain clock"

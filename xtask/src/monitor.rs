@@ -1,5 +1,4 @@
-//! A monitor of our own: started with a socket and a state directory in a temporary place, stopped in
-//! order.
+//! Starts a daemon with a socket and a state directory in a temporary directory, and stops it.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,17 +9,15 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{interrupt, shell};
 
-/// Removed when dropped.
+/// A temporary directory, removed when dropped.
 pub(crate) struct TemporaryDir(PathBuf);
 
 impl TemporaryDir {
-    /// Makes one.
     pub(crate) fn new() -> Result<Self> {
         let dir = shell::output(&mut shell::command(&["mktemp", "-d", "-t", "ipwatch.XXXXXXXX"]))?;
         Ok(Self(dir.trim().into()))
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -41,7 +38,7 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Starts it with such a configuration, its log going to `log`, and waits for its first answer.
+    /// Starts the daemon with these settings and its log to `log`, and waits for its first answer.
     pub(crate) fn start(ipwatch: &Path, dir: &Path, settings: &str, log: Stdio) -> Result<Self> {
         let socket = dir.join("ipwatch.sock");
         let config = dir.join("ipwatch.toml");
@@ -55,7 +52,7 @@ impl Monitor {
             .arg(dir.join("state"))
             .stdin(Stdio::null())
             .stderr(log)
-            // Out of the terminal's foreground group: Ctrl-C reaches it through us, in order.
+            // Out of the terminal's foreground process group: on Ctrl-C we stop it ourselves.
             .process_group(0)
             .spawn()
             .context("start the monitor")?;
@@ -80,29 +77,28 @@ impl Monitor {
         bail!("the monitor does not answer on {}", self.socket.display())
     }
 
-    /// Its socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its configuration.
+    /// Path of its configuration.
     pub(crate) fn config(&self) -> &Path {
         &self.config
     }
 
-    /// `ipwatch ARGS` against it.
+    /// `ipwatch ARGS` for this daemon.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.ipwatch);
         command.arg("--socket").arg(&self.socket).args(args).stdin(Stdio::null());
         command
     }
 
-    /// Runs that with its answer shown.
+    /// Runs `ipwatch ARGS` with its output shown.
     pub(crate) fn show(&self, args: &[&str]) -> Result<()> {
         shell::run(&mut self.command(args))
     }
 
-    /// Shows events until Ctrl-C, or until the monitor ends.
+    /// Shows events until Ctrl-C, or until the daemon ends.
     pub(crate) fn follow(mut self) -> Result<()> {
         let mut watch = self.command(&["watch"]).process_group(0).spawn()?;
         let ended = loop {

@@ -1,7 +1,7 @@
-//! `cargo xtask package`: a .deb and an .rpm of one tree: binary, unit, catalog, group, configuration, man pages,
-//! completions, documents.
+//! `cargo xtask package`: builds a .deb and an .rpm from one tree: binary, unit, catalog, group, configuration, man
+//! pages, completions, documents.
 //!
-//! dpkg-deb and rpmbuild put them together; what runs at install and removal lies in `deploy/package`.
+//! They are built by dpkg-deb and rpmbuild; the scripts of installation and removal are in `deploy/package`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,13 +13,13 @@ use crate::machine::Machine;
 use crate::shell::{command, output, run};
 use crate::{build, place, setup};
 
-/// rpmbuild; dpkg-deb comes with Debian, and with this package elsewhere.
+/// rpmbuild; dpkg-deb is part of Debian, and of this package elsewhere.
 const TOOLS: &[&str] = &["dpkg", "rpm", "gzip"];
-/// Where zsh looks, on Debian and elsewhere.
+/// Directories of zsh completions, on Debian and elsewhere.
 const ZSH: [&str; 2] = ["usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions"];
 
-/// Builds both, and says where they are. Options: `--arch arm64` (or amd64) builds for that, `--binary FILE` packs
-/// that one instead of building.
+/// Builds both packages, and prints their paths. `--arch arm64` (or amd64) builds for that architecture; `--binary
+/// FILE` packs that binary instead of building one.
 pub(crate) fn command_line(args: &[&str]) -> Result<()> {
     let own = Machine::own()?;
     let (machine, args) = match args {
@@ -31,8 +31,8 @@ pub(crate) fn command_line(args: &[&str]) -> Result<()> {
         ["--binary", file] => PathBuf::from(file),
         _ => bail!("usage: cargo xtask package [--arch ARCH] [--binary FILE]"),
     };
-    // Another machine's binary cannot be asked for its version, man pages and completions here; this machine's
-    // says the same.
+    // Another architecture's binary cannot run here to print its version, man pages and completions; this machine's
+    // prints the same.
     let speaker = if machine == own { binary.clone() } else { build::release()? };
     for package in packages(&Packed { machine, binary, speaker })? {
         println!("{}", package.display());
@@ -44,7 +44,7 @@ pub(crate) fn command_line(args: &[&str]) -> Result<()> {
 pub(crate) struct Packed {
     machine: Machine,
     binary: PathBuf,
-    /// One that runs here.
+    /// A binary that runs here.
     speaker: PathBuf,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn packages(packed: &Packed) -> Result<Vec<PathBuf>> {
     Ok(vec![deb, rpm])
 }
 
-/// A .deb of this binary for each revision, in `room`: `-2` makes a package that dpkg takes for newer.
+/// A .deb of this binary for each revision, in `room`: dpkg treats revision `-2` as newer.
 pub(crate) fn debs(binary: &Path, revisions: &[&str], room: &Path) -> Result<Vec<PathBuf>> {
     setup::packages(&["dpkg", "gzip"])?;
     let version = version(binary)?;
@@ -73,7 +73,7 @@ pub(crate) fn debs(binary: &Path, revisions: &[&str], room: &Path) -> Result<Vec
     revisions.iter().map(one).collect()
 }
 
-/// What the binary says of itself: `ipwatch 0.1.0`.
+/// The version that the binary prints: `ipwatch 0.1.0`.
 fn version(binary: &Path) -> Result<String> {
     let said = output(&mut program(binary, &["--version"]))?;
     let version = said.trim().rsplit(' ').next().unwrap_or_default();
@@ -89,7 +89,7 @@ fn program(binary: &Path, args: &[&str]) -> std::process::Command {
     program
 }
 
-/// What both hold, under `root`.
+/// Installs the contents of both packages under `root`.
 fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     let repository = place::repository();
     let deploy = repository.join("deploy/systemd");
@@ -108,7 +108,7 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     file(deploy.join("ipwatch.sysusers"), "usr/lib/sysusers.d/ipwatch.conf")?;
     let doc = "usr/share/doc/ipwatch";
     file(repository.join("README.md"), &format!("{doc}/README.md"))?;
-    // As they lie in the repository: pages lead to each other. Templates are for whoever has the source.
+    // In the layout of the repository, because pages link to each other. Templates are only for developers.
     for part in ["docs", "docs/findings", "docs/contract", "docs/images", "docs/support"] {
         for entry in fs::read_dir(repository.join(part))?.flatten() {
             if entry.file_type()?.is_file() {
@@ -122,7 +122,7 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
         write(&root.join(to), &output(&mut program(&packed.speaker, args))?)
     };
     made(&["config", "default"], "etc/ipwatch/ipwatch.toml")?;
-    // Headers to a collector are written here.
+    // The file may contain headers for a collector.
     fs::set_permissions(root.join("etc/ipwatch/ipwatch.toml"), fs::Permissions::from_mode(0o640))?;
     made(&["completions", "bash"], "usr/share/bash-completion/completions/ipwatch")?;
     made(&["completions", "fish"], "usr/share/fish/vendor_completions.d/ipwatch.fish")?;
@@ -137,7 +137,7 @@ fn tree(packed: &Packed, root: &Path, zsh: &str) -> Result<()> {
     Ok(())
 }
 
-/// The same bytes each time: no name and no date within.
+/// Compresses reproducibly: without name and date.
 fn compress(file: &Path) -> Result<()> {
     run(command(&["gzip", "-9n"]).arg(file))
 }
@@ -173,7 +173,7 @@ fn deb(packed: &Packed, version: &str, root: &Path, room: &Path) -> Result<PathB
     Ok(package)
 }
 
-/// In Debian's form, which its tools read, and with no more than that asks for. The date is the file's.
+/// A changelog in Debian's format, with the minimum that its tools require, and the date of the file.
 fn debian_changelog(version: &str) -> Result<String> {
     let changes = place::repository().join("CHANGELOG.md");
     let date = output(command(&["date", "--utc", "--rfc-email", "--reference"]).arg(&changes))?;
@@ -183,15 +183,15 @@ fn debian_changelog(version: &str) -> Result<String> {
     ))
 }
 
-/// Modes that do not depend on the umask of whoever builds: of directories (five digits clear setgid too), and of what
-/// programs wrote.
+/// Sets modes that do not depend on the umask of the build: of directories (five digits also clear setgid), and of
+/// generated files.
 fn settle(root: &Path) -> Result<()> {
     run(command(&["find"]).arg(root).args(["-type", "d", "-exec", "chmod", "00755", "{}", "+"]))?;
     let share = root.join("usr/share");
     run(command(&["find"]).arg(share).args(["-type", "f", "-exec", "chmod", "0644", "{}", "+"]))
 }
 
-/// What `dpkg --verify` compares with.
+/// The checksums for `dpkg --verify`.
 fn sums(root: &Path) -> Result<String> {
     let mut find = command(&["find", "usr", "-type", "f", "-exec", "md5sum", "{}", "+"]);
     output(find.current_dir(root))
@@ -209,7 +209,7 @@ fn rpm(packed: &Packed, version: &str, room: &Path) -> Result<PathBuf> {
     let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
     let mut build = command(&["rpmbuild", "-bb", "--quiet", "--target", packed.machine.name()]);
     build.args(define("_topdir", &room.join("build").to_string_lossy()));
-    // The tree is built and stripped; nothing is to be derived from it on this distribution's terms.
+    // The tree is built and stripped; rpmbuild must not process it further.
     build.args(define("__os_install_post", "%{nil}")).args(define("debug_package", "%{nil}"));
     build.args(define("_build_id_links", "none")).args(define("_binary_payload", "w9.gzdio"));
     run(build.arg(&file))?;

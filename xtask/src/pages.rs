@@ -1,4 +1,4 @@
-//! The pages that people read: links lead somewhere, and no finding is missing from the index.
+//! Tests of the documentation: every link has a target, and the index lists every finding.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::place::repository;
 
-/// The README is read before anything is installed. What is longer belongs to a page in `docs`.
+/// The README is read before installing anything; longer text belongs in `docs`.
 const README_LINES: usize = 150;
 
 fn pages() -> Vec<PathBuf> {
@@ -21,7 +21,7 @@ fn pages() -> Vec<PathBuf> {
     found
 }
 
-/// The anchors of a page, made from its headings as GitHub makes them.
+/// The anchors of a page, derived from its headings as on GitHub.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| -> String {
@@ -39,7 +39,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     after.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }
 
-/// What is wrong with a link, if anything is.
+/// What is wrong with a link, if anything.
 fn broken(page: &Path, text: &str, link: &str) -> Option<String> {
     if link.contains("://") {
         return None;

@@ -1,15 +1,15 @@
-//! What the phases of a long run took.
+//! Measures the phases of a long run.
 
 use std::time::{Duration, Instant};
 
-/// The phases so far, each with what it took.
+/// The phases so far, with their durations.
 #[derive(Debug, Default)]
 pub(crate) struct Phases {
     done: Vec<(String, Duration)>,
 }
 
 impl Phases {
-    /// Runs one, under a heading.
+    /// Runs a phase under a heading.
     pub(crate) fn run<T>(&mut self, name: &str, phase: impl FnOnce() -> T) -> T {
         println!("== {name}");
         let began = Instant::now();
@@ -18,7 +18,7 @@ impl Phases {
         result
     }
 
-    /// A line each, and the sum.
+    /// A line for each phase, and the sum.
     pub(crate) fn lines(&self) -> Vec<String> {
         let line = |seconds: f32, name: &str| format!("{seconds:7.1}  {name}");
         let all: Duration = self.done.iter().map(|(_, took)| took).sum();

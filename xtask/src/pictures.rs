@@ -18,7 +18,7 @@ const REPORT: (&str, &str) = ("report::one_file_tells", "IPWATCH_TEST_PICTURES")
 const REPORT_SOURCES: [&str; 2] =
     ["ipwatch/src/cli/report/picture.rs", "ipwatch/src/cli/report/style.css"];
 
-/// Draws every picture anew.
+/// Draws every picture again.
 pub(crate) fn draw() -> Result<()> {
     setup::need_root("making a report of a real pod")?;
     graphs()?;

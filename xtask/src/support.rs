@@ -1,7 +1,8 @@
-//! `cargo xtask support`: what can be seen on each stock kernel, event by event, as the daemon's `doctor` said it there.
+//! `cargo xtask support`: what is seen on each stock kernel, event by event, as reported by `doctor` there.
 //!
-//! What it said is kept in `docs/support/*.json`, and the tables of `docs/support/README.md` are made of that, so that
-//! they claim no more than was seen. Of systems that were not run they say so, and what their kernel lets one expect.
+//! The reports are kept in `docs/support/*.json`, and the tables of `docs/support/README.md` are generated from them,
+//! so that the tables claim only what was seen. For systems that were not tested, they say so and what to expect from
+//! their kernels.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::vm::{self, Stock};
 use crate::{build, place};
 
-/// Systems that no run here has shown: name, kernels by its own documentation, and what these let one expect.
+/// Systems that were not tested here: name, kernels by their own documentation, and what to expect from them.
 const NOT_RUN: [(&str, &str, &str); 13] = [
     (
         "RHEL 8",
@@ -55,7 +56,7 @@ const NOT_RUN: [(&str, &str, &str); 13] = [
     ("any system", "before 5.8, or without BTF", "no probe: netlink and procfs"),
 ];
 
-/// Boots these kernels, or all, writes down what the daemon says, and makes the tables anew. `--table`: boots none.
+/// Boots these kernels, or all, keeps the reports, and regenerates the tables. `--table` boots none.
 pub(crate) fn command(names: &[&str]) -> Result<()> {
     if names != ["--table"] {
         ask(names)?;
@@ -84,8 +85,8 @@ fn directory() -> PathBuf {
     place::repository().join("docs/support")
 }
 
-/// What is kept of what a VM said, a document of `doctor` and its kernel: the kernel, where each event stands, and what the
-/// canary has shown of it. No counts and no times: they are of that boot.
+/// The part of a VM's output (a `doctor` document and its kernel) that is kept: the kernel, the rung of each event,
+/// and its canary verdict. Counts and times are dropped: they belong to that boot.
 fn shown(document: &Value) -> Result<Value> {
     let probes = document["doctor"]["probes"].as_array().context("no probes")?;
     let event = |probe: &Value| {
@@ -99,7 +100,7 @@ fn shown(document: &Value) -> Result<Value> {
                 kept.insert(key.to_owned(), value.clone());
             }
         }
-        // Counted, where the kernel half tells no record of a healthy task.
+        // The kernel half emits no record for a healthy task, so the event was counted.
         if canary["verdict"] == "seen" && canary["micros"].is_null() {
             kept.insert("canary".to_owned(), "counted".into());
         }
@@ -111,7 +112,7 @@ fn shown(document: &Value) -> Result<Value> {
     }))
 }
 
-/// What was kept, by the name of the kernel here.
+/// The kept reports, by kernel name.
 fn read() -> Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory())?.flatten() {
@@ -124,10 +125,10 @@ fn read() -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
-/// The columns: every kernel of a long run, also one that was not run yet.
+/// The columns: every kernel of a long run, including those that were not run yet.
 fn columns() -> Vec<Stock> {
     let mut kernels = vm::usual(true);
-    // From the oldest to the newest, the locked ones beside the one that they are.
+    // From the oldest to the newest; locked kernels after the unlocked one.
     let place = |kernel: &Stock| {
         let order = ["5.10", "6.1", "6.12", "6.12-integrity", "6.12-confidentiality", "sid"];
         order.iter().position(|name| *name == kernel.name)
@@ -173,7 +174,7 @@ fn tables(all: &BTreeMap<String, Value>) -> String {
     text
 }
 
-/// One event on one kernel: the rung, in italics where a better one was refused, and what the canary has shown of it.
+/// One event on one kernel: the rung, in italics if a better one was refused, and the canary's verdict.
 fn cell(one: &Value, name: &str) -> String {
     let event = one["events"].as_array().into_iter().flatten().find(|event| event["event"] == name);
     let Some(event) = event else { return "not run".to_owned() };
@@ -190,7 +191,7 @@ fn cell(one: &Value, name: &str) -> String {
     }
 }
 
-/// What stands between these two lines is made.
+/// The text between these two lines is generated.
 const BEGIN: &str = "<!-- made by `cargo xtask support`: begin -->\n";
 const END: &str = "<!-- end -->";
 

@@ -1,49 +1,46 @@
-//! Adding up what the parts of a test run say: how many tests ended how, and how long each took.
+//! Sums the results of the parts of a test run: number of tests by result, and their durations.
 
 use std::fmt;
 
-/// How many tests ended how.
+/// Number of tests by result.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Tally {
-    /// Fine.
     pub(crate) passed: u32,
-    /// Not fine.
     pub(crate) failed: u32,
     /// Not run, each for a reason that was printed.
     pub(crate) skipped: u32,
-    /// What the end-to-end tests took, as far as they said so.
+    /// Durations of the end-to-end tests that print one.
     timed: Vec<Timed>,
-    /// What failed, or passed only the second time: a line each.
+    /// Tests that failed, or passed only on the second try: a line each.
     bad: Vec<String>,
 }
 
-/// One test and what it took.
+/// A test and its duration.
 #[derive(Debug, Clone, PartialEq)]
 struct Timed {
     seconds: f32,
-    /// With the place where it ran.
+    /// Includes the place where it ran.
     name: String,
 }
 
 impl Tally {
-    /// One thing that went well as a whole.
+    /// A part without separate tests that passed.
     pub(crate) fn pass() -> Self {
         Self { passed: 1, ..Self::default() }
     }
 
-    /// One thing that failed as a whole, which is printed.
+    /// A part without separate tests that failed; prints a line.
     pub(crate) fn failure(what: &str) -> Self {
         let line = format!("FAILED  {what}");
         println!("{line}");
         Self { failed: 1, bad: vec![line], ..Self::default() }
     }
 
-    /// One thing that was skipped as a whole.
+    /// A part without separate tests that was skipped.
     pub(crate) fn skip() -> Self {
         Self { skipped: 1, ..Self::default() }
     }
 
-    /// Adds another.
     pub(crate) fn add(&mut self, other: &Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -52,7 +49,7 @@ impl Tally {
         self.bad.extend_from_slice(&other.bad);
     }
 
-    /// Adds what a line says, of a test that ran in this place or of all of them.
+    /// Adds the result in a line, of a test that ran in this place, or of a summary.
     pub(crate) fn read(&mut self, line: &str, place: &str) {
         if let Some(part) = Self::parse(line) {
             self.add(&part);
@@ -64,12 +61,12 @@ impl Tally {
         }
     }
 
-    /// What failed or was unsteady, a line each.
+    /// Failed and unsteady tests, a line each.
     pub(crate) fn bad(&self) -> &[String] {
         &self.bad
     }
 
-    /// The tests that took longest, a line each, the longest first.
+    /// The slowest tests, a line each, the slowest first.
     pub(crate) fn slowest(&self, most: usize) -> Vec<String> {
         let mut tests: Vec<&Timed> = self.timed.iter().collect();
         tests.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
@@ -77,8 +74,8 @@ impl Tally {
         tests.iter().take(most).map(line).collect()
     }
 
-    /// Reads a line such as `12 passed, 0 failed, 1 skipped` (ours) or libtest's `test result: ok.
-    /// 12 passed; 0 failed; 1 ignored; …`.
+    /// Parses a summary: ours, such as `12 passed, 0 failed, 1 skipped`, or libtest's, `test result: ok. 12 passed; 0
+    /// failed; 1 ignored; …`.
     fn parse(line: &str) -> Option<Self> {
         let line = match line.strip_prefix("test result: ") {
             Some(rest) => rest.split_once(". ")?.1,
@@ -98,7 +95,7 @@ impl Tally {
     }
 }
 
-/// Reads a line of an end-to-end test that ran: `ok  12/205 map::a (3.4 s)` or `FAILED  …: why`
+/// Parses the line of an end-to-end test: `ok  12/205 map::a (3.4 s)` or `FAILED  …: why`
 /// (`tests/support/harness.rs`).
 fn timed(line: &str) -> Option<(&str, f32)> {
     let mut words = line.split_whitespace();
@@ -110,8 +107,8 @@ fn timed(line: &str) -> Option<(&str, f32)> {
     words.next()?.starts_with("s)").then_some((name, seconds))
 }
 
-/// Whether a line names something that failed or was unsteady: libtest's `test a::b ... FAILED`, and `FAILED  …`,
-/// `failed: …` or `unsteady: …` of ours.
+/// Whether a line names a failed or unsteady test: libtest's `test a::b ... FAILED`, or our `FAILED  …`, `failed: …`
+/// or `unsteady: …`.
 fn is_bad(line: &str) -> bool {
     let ours = ["FAILED  ", "failed: ", "unsteady: "].iter().any(|word| line.starts_with(word));
     ours || (line.starts_with("test ") && line.ends_with(" ... FAILED"))

@@ -1,6 +1,5 @@
-//! `cargo xtask test`: everything there is to test, the quick parts first, the long ones last and
-//! with their progress shown. At the end stand the seconds of its phases and of the slowest tests, and what failed; the last line is
-//! `N passed, N failed, N skipped`.
+//! `cargo xtask test`: runs all tests, the quick parts first. At the end it prints the seconds of its phases and of
+//! the slowest tests, and what failed; the last line is `N passed, N failed, N skipped`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,14 +11,14 @@ use crate::phases::Phases;
 use crate::tally::Tally;
 use crate::{fuzz, instructions, kubernetes, place, setup, shell, vm};
 
-/// Parts that can be named with `--only`; any other name is a filter for the tests on this host.
+/// Parts that can be named with `--only`; any other name filters the tests on this host.
 const PARTS: [&str; 6] = ["unit", "instructions", "e2e", "vm", "systemd", "arm64"];
 
-/// Slow tests that are named at the end.
+/// Number of slow tests that are listed at the end.
 const SLOWEST: usize = 30;
 
-/// Runs it; `false` when something failed. What cannot even be started is a failure too, so that the
-/// last line is there in any case.
+/// Runs the tests; `false` if something failed. A part that cannot be started counts as a failure, so that the last
+/// line is always printed.
 pub(crate) fn run(args: &[&str]) -> Result<bool> {
     let wanted = Wanted::parse(args)?;
     let (mut tally, mut phases) = (Tally::default(), Phases::default());
@@ -33,23 +32,23 @@ pub(crate) fn run(args: &[&str]) -> Result<bool> {
     Ok(tally.failed == 0)
 }
 
-/// A table; nothing where it has no lines.
+/// Prints a table, unless it has no lines.
 fn print(head: &str, lines: &[String]) {
     if !lines.is_empty() {
         println!("\n{head}\n{}\n", lines.join("\n"));
     }
 }
 
-/// What is asked for.
+/// The command line.
 #[derive(Default)]
 struct Wanted<'a> {
-    /// Parts, and filters.
+    /// Parts and filters.
     only: Vec<&'a str>,
     /// Length of the healthy run.
     cycles: Option<&'a str>,
     /// How often each test on this host runs.
     repeat: Option<&'a str>,
-    /// With what takes long and seldom tells something new.
+    /// Includes tests that take long and rarely find something new.
     long: bool,
 }
 
@@ -96,12 +95,12 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     if wants("instructions") {
         tally.add(&phases.run("instructions of the pure half", instructions::test)?);
     }
-    // With a filter: those tests alone, in their long form.
+    // With a filter only those tests run, in their long form.
     if wanted.long && filters.is_empty() {
         tally.add(&phases.run("a live bolt file", live_bolt)?);
         tally.add(&phases.run("fuzz targets", fuzz::all)?);
     }
-    // A build of everything and two boots of an emulated machine: too long for every run.
+    // A full build and two boots of an emulated machine take too long for every run.
     if only.contains(&"arm64") || (wanted.long && only.is_empty()) {
         tally.add(&phases.run("cross-built for arm64", vm::arm64)?);
     }
@@ -118,7 +117,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
         return Ok(());
     }
     if wants("vm") {
-        // As it ships only where everything is tested: that build takes as long as half a VM's tests.
+        // The release build only if everything is tested: it takes as long as half of a VM's tests.
         let shipped = wanted.long.then(|| phases.run("build: as it ships", || binaries.shipped()));
         let binaries = shipped.transpose()?.unwrap_or_else(|| binaries.clone());
         tally.add(&phases.run("end to end on stock kernels (QEMU, emulated)", || {
@@ -126,7 +125,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
             vm::all(&vm::usual(wanted.long), &binaries, &[], extent)
         }));
     }
-    // A quarter of an hour, for what changes seldom.
+    // Takes a quarter of an hour, and changes rarely.
     if systemd {
         let shipped = phases.run("build: as it ships", || binaries.shipped())?;
         let systemd = || vm::systemd::test(&vm::UNDER_SYSTEMD, &shipped, &[]);
@@ -135,7 +134,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     Ok(())
 }
 
-/// The words of cargo for what has unit tests.
+/// Arguments of cargo for the packages with unit tests.
 const UNIT: [&str; 7] = [
     "test",
     "--workspace",
@@ -155,14 +154,14 @@ fn unit() -> Result<Tally> {
     count(&mut build::cargo(&UNIT)?)
 }
 
-/// What reads a bolt file while bolt itself writes it.
+/// Tests the reader of bolt files while bolt itself writes the file.
 fn live_bolt() -> Result<Tally> {
     setup::packages(setup::BUILD)?;
     setup::packages(setup::BOLT)?;
     let writer = place::target().join("bolt-writer");
     let mut go = shell::command(&["go", "build", "-o"]);
     go.arg(&writer).arg("tests/bolt/make.go").current_dir(place::repository());
-    // Debian's packages are no modules.
+    // Debian's packages are not modules.
     go.env("GO111MODULE", "off").env("GOPATH", "/usr/share/gocode");
     shell::run(&mut go)?;
     let words = ["test", "-p", "ipwatch", "--lib", "bolt::tests::live"];
@@ -189,16 +188,16 @@ fn on_this_host(
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
         command
     };
-    // Probes on kernel functions are tested in the VMs, whatever this kernel takes.
-    // Nor is a network that is not the tests' own stopped.
+    // Probes on kernel functions are tested in the VMs, even if this kernel supports them. Tests that stop the
+    // machine's own network are not run here either.
     let elsewhere = ["--without", "Tracing", "--without", "OwnMachine", "--without", "Systemd"];
     tally.add(
         &phases.run("end to end on this host", || count(e2e().args(filters).args(elsewhere)))?,
     );
     if filters.is_empty() {
         tally.add(&phases.run("end to end on this host, without probes", || {
-            // The one thing that only a probe's list of files can tell: a netns that nothing but an fd or a
-            // socket has held since before the start.
+            // Only a probe's list of files shows a netns that nothing but an fd or a socket has held since before the
+            // start.
             let skip = ["--marked", "rung", "--skip", "holders_of_before_the_start"];
             count(e2e().args(skip).env("IPWATCH_TEST_PROBES", "off"))
         })?);
@@ -209,13 +208,13 @@ fn on_this_host(
     Ok(())
 }
 
-/// The end-to-end tests on this host, with all that those which are named need.
+/// The end-to-end tests on this host, with everything that the selected tests need.
 pub(crate) fn end_to_end(binaries: &Binaries, filters: &[&str]) -> Result<Command> {
     Ok(Daemons::get(binaries, filters)?.command(binaries))
 }
 
-/// Where the programs of others are that the end-to-end tests run. A path is empty where one cannot be had: the
-/// tests that need it say so, and count.
+/// Paths of the third-party programs that the end-to-end tests run. A path is empty if the program is not available:
+/// tests that need it are skipped with a message.
 struct Daemons {
     rotel: PathBuf,
     prometheus: PathBuf,
@@ -224,7 +223,7 @@ struct Daemons {
 }
 
 impl Daemons {
-    /// Installs, unpacks or builds them, where they are not there yet.
+    /// Installs, unpacks or builds the programs that are missing.
     fn get(binaries: &Binaries, filters: &[&str]) -> Result<Self> {
         setup::packages(setup::E2E)?;
         setup::dockerd()?;
@@ -242,7 +241,7 @@ impl Daemons {
         })
     }
 
-    /// The test binary, which is told where they are.
+    /// The test binary with the paths in its environment.
     fn command(&self, binaries: &Binaries) -> Command {
         let mut tests = Command::new(&binaries.e2e);
         tests.env("IPWATCH_BIN", &binaries.ipwatch).env("IPWATCH_TEST_CRI", &binaries.cri);
@@ -253,8 +252,8 @@ impl Daemons {
     }
 }
 
-/// Runs tests, shows their output as it comes, and adds up what they say. A run that ends badly without a failed
-/// test counts as one.
+/// Runs tests, shows their output, and sums up their results. If the command fails without a failed test, that counts
+/// as a failure.
 pub(crate) fn count(command: &mut Command) -> Result<Tally> {
     let mut tally = Tally::default();
     let status = shell::lines(command, |line| {

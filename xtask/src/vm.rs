@@ -1,5 +1,5 @@
-//! The end-to-end tests on stock Debian kernels in QEMU, where probes may stand on rungs that this
-//! machine's own kernel may refuse: fentry, and kprobe with fentry forbidden.
+//! Runs the end-to-end tests on stock Debian kernels in QEMU, also on rungs that this machine's kernel may refuse:
+//! fentry, and kprobe with fentry disabled.
 
 mod apt;
 mod emulator;
@@ -26,8 +26,8 @@ use self::emulator::Emulator;
 use kernel::ARM64;
 pub(crate) use kernel::{Stock, UNDER_SYSTEMD, named, usual};
 
-/// What is tried on another architecture: what differs there is where a probe finds its arguments, and what a
-/// task's, a device's and a netns' structs look like.
+/// Tests on another architecture: the locations of a probe's arguments differ, and the layouts of the structs of
+/// tasks, devices and netns.
 const ON_ARM64: [&str; 9] = [
     "tracing::",
     "probes::every_event",
@@ -40,8 +40,8 @@ const ON_ARM64: [&str; 9] = [
     "neighbours::two_answers",
 ];
 
-/// What is tried under lockdown: that probes load and tell, that a finding comes with what it rests on, and that
-/// `doctor` names what it lost.
+/// Tests under lockdown: probes load and report, a finding has its evidence, and `doctor` names what lockdown
+/// prevents.
 const UNDER_LOCKDOWN: [&str; 8] = [
     "tracing::",
     "probes::every_event",
@@ -53,7 +53,8 @@ const UNDER_LOCKDOWN: [&str; 8] = [
     "cni_calls::calls_are_told",
 ];
 
-/// The same where programs read kernel memory through typed pointers only, and netns and files are not listed.
+/// Tests under `lockdown=confidentiality`, where programs read kernel memory only through typed pointers, and netns
+/// and files are not listed.
 const UNDER_CONFIDENTIALITY: [&str; 9] = [
     "probes::every_event",
     "probes::a_refusal",
@@ -66,8 +67,8 @@ const UNDER_CONFIDENTIALITY: [&str; 9] = [
     "identity::reuse_mixes_nothing_up",
 ];
 
-/// What is tried of the oldest kernel unless everything is to be: what differs there is which programs load, what they
-/// tell, and what `/proc` shows of a task that hangs.
+/// Tests on the oldest kernel, unless everything is tested: which programs load, what they report, and what `/proc`
+/// shows of a task that hangs.
 const ON_THE_OLDEST: [&str; 12] = [
     "tracing::",
     "probes::every_event",
@@ -83,7 +84,7 @@ const ON_THE_OLDEST: [&str; 12] = [
     "neighbours::two_answers",
 ];
 
-/// The same of the one in between, which is tested on its lower rung.
+/// Tests on the kernel in between, which is mainly tested on its lower rung.
 const IN_BETWEEN: [&str; 5] = [
     "tracing::",
     "probes::every_event",
@@ -92,38 +93,38 @@ const IN_BETWEEN: [&str; 5] = [
     "cni_calls::calls_are_told",
 ];
 
-/// What is tried of the newest on its lower rung.
+/// Tests on the newest kernel on its lower rung.
 const ON_THE_LOWER_RUNG: [&str; 1] = ["ways_to_die::each_is_found_without"];
 
 /// How much is tested.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extent {
-    /// All tests that depend on the kernel, and the lower rung of each kernel; else kernels share the work.
+    /// Run all tests that depend on the kernel, on both rungs of each kernel; otherwise the kernels share the work.
     pub(crate) every_rung: bool,
-    /// Tests in their long form (`IPWATCH_TEST_LONG`).
+    /// Run tests in their long form (`IPWATCH_TEST_LONG`).
     pub(crate) long: bool,
 }
 
-/// One run of the test binary inside.
+/// One run of the test binary in the VM.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// `IPWATCH_TEST_PROBES`.
+    /// Value of `IPWATCH_TEST_PROBES`.
     pub(crate) probes: &'static str,
-    /// Every daemon has the unit's capabilities and no other (`IPWATCH_TEST_CAGE`).
+    /// Every daemon has only the capabilities of the unit (`IPWATCH_TEST_CAGE`).
     pub(crate) caged: bool,
-    /// Arguments.
+    /// Arguments of the test binary.
     pub(crate) args: Vec<String>,
 }
 
 impl Run {
-    /// Of the tests that depend on the kernel those that are named, or all.
+    /// Runs the tests that depend on the kernel, filtered by name.
     fn new(probes: &'static str, filters: &[&str]) -> Self {
-        // An emulated CPU works where a real one waits.
+        // Two jobs: an emulated CPU computes where a real one would wait.
         let args = filters.iter().copied().chain(["--jobs", "2", "--marked", "kernel"]);
         Self { probes, caged: false, args: args.map(str::to_owned).collect() }
     }
 
-    /// Of those the ones with one of these marks.
+    /// Restricts the run to tests with one of these marks.
     fn marked(mut self, marks: &str) -> Self {
         self.args.extend(["--marked".to_owned(), marks.to_owned()]);
         self
@@ -168,8 +169,8 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
     Ok(tally.failed == 0)
 }
 
-/// The part `arm64` of `cargo xtask test`: cross-built, and started on an emulated machine. What it takes is said,
-/// for it is worth a look.
+/// The part `arm64` of `cargo xtask test`: cross-built, and run on an emulated machine. Prints the time that it
+/// takes.
 pub(crate) fn arm64() -> Result<Tally> {
     if let Err(error) = Machine::Arm64.ensure_tools() {
         return Ok(lacking("arm64", &error));
@@ -180,7 +181,7 @@ pub(crate) fn arm64() -> Result<Tally> {
     let mut tally = Tally::default();
     for kernel in ARM64 {
         let began = Instant::now();
-        // In their usual form: this machine is too slow for the other.
+        // In their usual form: this machine is too slow for the long one.
         let extent = Extent { every_rung: true, long: false };
         tally.add(&test(kernel, &binaries, &[], extent));
         println!("Linux {}: {} s", kernel.name, began.elapsed().as_secs());
@@ -188,11 +189,11 @@ pub(crate) fn arm64() -> Result<Tally> {
     Ok(tally)
 }
 
-/// VMs that run beside each other: for a third of a VM's time a single test runs in it, which cannot keep two CPUs busy.
-/// More of them would be slower than the tests bear.
+/// Number of VMs that run at the same time: for a third of its time a VM runs a single test, which cannot keep two
+/// CPUs busy. The tests would not tolerate the slowness of more VMs.
 const AT_ONCE: usize = 2;
 
-/// Boots these kernels, [`AT_ONCE`] at the same time, each in a VM of its own.
+/// Boots these kernels, [`AT_ONCE`] at the same time, each in its own VM.
 pub(crate) fn all(
     kernels: &[Stock],
     binaries: &Binaries,
@@ -218,10 +219,10 @@ pub(crate) fn all(
     })
 }
 
-/// Boots one kernel and runs the tests in it. What this machine lacks for a VM is a
-/// skip, and in CI a failure.
+/// Boots one kernel and runs the tests in it. If this machine lacks something for a VM, the tests are skipped, or
+/// fail in CI.
 pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str], extent: Extent) -> Tally {
-    // What is fetched for all of them, one alone fetches.
+    // Parts that all kernels need are fetched once.
     static FETCHING: Mutex<()> = Mutex::new(());
     let parts = || -> Result<_> {
         let _one = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +239,7 @@ pub(crate) fn test(kernel: Stock, binaries: &Binaries, filters: &[&str], extent:
     })
 }
 
-/// What this machine lacks for a VM: a skip, and in CI a failure.
+/// A skip because this machine lacks something for a VM; a failure in CI.
 fn lacking(what: &str, error: &anyhow::Error) -> Tally {
     if setup::in_ci() {
         return Tally::failure(&format!("{what}: {error:#}"));
@@ -247,10 +248,10 @@ fn lacking(what: &str, error: &anyhow::Error) -> Tally {
     Tally::skip()
 }
 
-/// Boots, in CI once more where it ended in the middle.
+/// Boots; in CI a second time if the VM ended early.
 fn twice(kernel: Stock, boot: impl Fn() -> Result<Option<Tally>>) -> Tally {
     let again = || {
-        // As with a test that fails: in CI it has a second try, and is named.
+        // As with a failed test: in CI it gets a second try, and is named.
         if !setup::in_ci() {
             return Ok(None);
         }
@@ -268,17 +269,17 @@ fn twice(kernel: Stock, boot: impl Fn() -> Result<Option<Tally>>) -> Tally {
     }
 }
 
-/// What runs inside, with no more than the unit grants: with everything the tests run on the host.
+/// The runs in the VM, with the capabilities of the unit only: on the host the tests run with all capabilities.
 ///
-/// Where everything is tested (`every_rung`), and where tests are named, that is all of them on the highest rung, and
-/// on the next one those that it changes. Of every run, kernels share the work: the newest is tested on the highest
-/// rung, with what a stock kernel does otherwise than the host's; the one in between on the next rung; of the oldest,
-/// what is old. Every way to die is tried on each of them.
+/// With `every_rung`, or if tests are named: all of them on the highest rung, and on the next rung those that depend
+/// on it. Otherwise the kernels share the work: the newest is tested on its highest rung with what differs between a
+/// stock kernel and the host's; the one in between on the next rung; the oldest with what is specific to old kernels.
+/// The tests of every way to die run on each kernel.
 fn runs(kernel: Stock, filters: &[&str], every_rung: bool) -> Vec<Run> {
     let caged = |run: Run| Run { caged: true, ..run };
     let named = |its: &'static [&'static str]| if filters.is_empty() { its } else { filters };
     if ARM64.contains(&kernel) {
-        // Without fentry the highest rung is the next one, which tests are to expect.
+        // Without fentry the next rung is the highest, and tests must expect that.
         let probes = if kernel.has_fentry() { "all" } else { "kprobe" };
         return vec![Run::new(probes, named(&ON_ARM64))];
     }
@@ -320,7 +321,7 @@ fn boot(
     qemu::boot(emulator, kernel, &fetched.image, &image, &[], limits)
 }
 
-/// The file system of a VM that does so.
+/// Builds the initramfs of a VM for these runs.
 fn image(
     kernel: Stock,
     fetched: &kernel::Fetched,
@@ -332,7 +333,7 @@ fn image(
     initramfs::make(&dir, kernel, fetched, binaries, runs)
 }
 
-/// What `doctor` says on a stock kernel, as JSON.
+/// The output of `doctor` on a stock kernel, as JSON.
 pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
     setup::packages(setup::VM)?;
     let (emulator, fetched) = (Emulator::find(kernel.machine)?, kernel.fetch()?);
@@ -345,7 +346,7 @@ pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
     said.with_context(|| format!("the daemon said nothing on Linux {}", kernel.name))
 }
 
-/// What a recorder saw beside each of these tests (name, test) on the newest stock kernel: name, and the lines of its
+/// Recordings made beside each of these tests (name, test) on the newest stock kernel: by name, the lines of their
 /// packed form.
 pub(crate) fn recordings(
     binaries: &Binaries,
@@ -374,7 +375,7 @@ pub(crate) fn recordings(
 mod tests {
     use super::*;
 
-    /// The filters of a run on these probes in a usual run of all tests.
+    /// The filters of the runs on these probes in a usual run of all tests.
     fn usual_runs(kernel: &str, probes: &str) -> Vec<String> {
         let kernel = named(kernel).unwrap();
         let runs = runs(kernel, &[], false).into_iter().filter(|run| run.probes == probes);
@@ -385,7 +386,7 @@ mod tests {
         args.iter().any(|arg| wanted.starts_with(arg.as_str()))
     }
 
-    /// On 6.12 by the marks of the tests.
+    /// On 6.12 the tests' marks select them.
     #[test]
     fn each_way_to_die_is_tried_on_each_kernel() {
         for kernel in ["5.10", "6.1"] {

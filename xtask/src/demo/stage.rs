@@ -1,8 +1,8 @@
-//! What the demo is played with: network namespaces with an address, the processes in them, and the
-//! CNI results that name their pods. All of it lies in one directory and goes when the stage does.
+//! The pods of the demo: network namespaces with an address, the processes in them, and the CNI results that name the
+//! pods. All of them are in one directory and are removed with the stage.
 //!
-//! `tests/e2e/demo.rs` is made of this file too: what the demo shows is what that test runs the commands of. So it needs
-//! nothing of this crate.
+//! `tests/e2e/demo.rs` includes this file and runs the demo's commands, so this file must not use anything of this
+//! crate.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Short graces, so that nobody waits. What they are on a node, the README says. No runtime is asked: one that
-/// happens to run here never had these pods, and would deny them.
+/// Short graces, so that the demo is quick; the README has the usual ones. No runtime is asked: a runtime on this
+/// machine never had these pods, and would deny them.
 const CONFIG: &str = r#"
 [stuck]
 grace = "1s"
@@ -29,12 +29,12 @@ sockets = []
 ignore = ["/"]
 "#;
 
-/// One of the pods.
+/// A pod of the demo.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pod {
     name: &'static str,
     number: u8,
-    /// Of its IP.
+    /// Last byte of its IP.
     host: u8,
 }
 
@@ -43,7 +43,7 @@ impl Pod {
     pub(crate) const LEAKED: Pod = Pod::new("cart-0", 3, 3);
     pub(crate) const STUCK: Pod = Pod::new("api-0", 4, 4);
     pub(crate) const FIRST: Pod = Pod::new("db-0", 5, 5);
-    /// It has the same IP.
+    /// Has the same IP.
     pub(crate) const TWIN: Pod = Pod::new("db-1", 6, 5);
 
     const fn new(name: &'static str, number: u8, host: u8) -> Self {
@@ -55,30 +55,30 @@ impl Pod {
         format!("10.88.7.{}", self.host)
     }
 
-    /// Name of its netns's mount.
+    /// File name of its netns mount.
     pub(crate) fn netns(self) -> String {
         format!("cni-{}", self.name)
     }
 
-    /// Id of its sandbox, 64 hexadecimal digits as every runtime's.
+    /// Id of its sandbox: 64 hexadecimal digits, as in every runtime.
     fn sandbox(self) -> String {
         format!("de30{:060x}", self.number)
     }
 }
 
-/// The pods, as far as they were made.
+/// The pods that were created.
 pub(crate) struct Stage {
     dir: PathBuf,
     roles: PathBuf,
     netns: Vec<PathBuf>,
-    /// The one that hangs, and the file server that lets it.
+    /// The process that hangs, and the file server that causes it.
     hanging: Option<Actor>,
     server: Option<Actor>,
     others: Vec<Actor>,
 }
 
 impl Stage {
-    /// An empty one in `dir`. `roles` is the binary that plays the processes.
+    /// An empty stage in `dir`. `roles` is the binary that plays the processes.
     pub(crate) fn new(dir: &Path, roles: &Path) -> Result<Self> {
         let stage = Self {
             dir: dir.to_owned(),
@@ -94,12 +94,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The CNI result cache.
+    /// Directory of the CNI result cache.
     fn cache(&self) -> PathBuf {
         self.dir.join("results")
     }
 
-    /// What the monitor is told.
+    /// The daemon's configuration.
     pub(crate) fn config(&self) -> String {
         CONFIG.replace("CACHE", &self.cache().display().to_string())
     }
@@ -108,7 +108,7 @@ impl Stage {
         self.dir.join("files")
     }
 
-    /// A pod with all that belongs to it.
+    /// Creates a healthy pod.
     pub(crate) fn healthy(&mut self) -> Result<()> {
         let netns = self.netns(Pod::HEALTHY)?;
         self.others.push(self.actor("park", "pause", Some(&netns), None)?);
@@ -116,19 +116,20 @@ impl Stage {
         Ok(())
     }
 
-    /// A pod of which only the netns is left: still mounted, as after a DEL that never came.
+    /// Creates a pod of which only the mounted netns is left, as if DEL was never called.
     pub(crate) fn leaked(&mut self) -> Result<()> {
         self.netns(Pod::LEAKED).map(|_| ())
     }
 
-    /// Two pods on one link that were given one IP.
+    /// Creates two pods on one link with the same IP.
     pub(crate) fn duplicate(&mut self) -> Result<()> {
         let (first, twin) = (self.mounted(Pod::FIRST)?, self.mounted(Pod::TWIN)?);
         let there = first.display().to_string();
         let pair = ["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", &there];
         ip(&twin, &pair)?;
         for (pod, path) in [(Pod::FIRST, first), (Pod::TWIN, twin)] {
-            // The kernel dates an address to 10 ms (`put_cacheinfo`), and the newer one is to be known.
+            // The kernel's time of an address has a resolution of 10 ms (`put_cacheinfo`), and the newer one must be
+            // known.
             thread::sleep(Duration::from_millis(30));
             self.addressed(pod, &path)?;
             self.others.push(self.actor("park", "postgres", Some(&path), None)?);
@@ -136,7 +137,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A pod that reads from a file system whose server never answers.
+    /// Creates a pod that reads from a file system whose server never answers.
     pub(crate) fn hanging(&mut self) -> Result<()> {
         let mount = self.mount();
         let mut server = self.actor("fuse", "s3fs", None, Some(&mount))?;
@@ -144,7 +145,7 @@ impl Stage {
         self.others.push(self.actor("park", "pause", Some(&netns), None)?);
         let reader = self.actor("reader", "java", Some(&netns), Some(&mount.join("hang")))?;
         self.hanging = Some(reader);
-        // From now on the read cannot be withdrawn.
+        // From now on the read cannot be interrupted.
         let said = server.hear();
         self.server = Some(server);
         if said? != "read" {
@@ -153,14 +154,14 @@ impl Stage {
         Ok(())
     }
 
-    /// Sends SIGKILL to the one that hangs, if there is one.
+    /// Sends SIGKILL to the process that hangs, if there is one.
     pub(crate) fn kill_hanging(&mut self) -> Result<bool> {
         let Some(actor) = &mut self.hanging else { return Ok(false) };
         actor.child.kill()?;
         Ok(true)
     }
 
-    /// Ends and removes everything. What hangs goes on when its file server has ended.
+    /// Ends and removes everything. The process that hangs continues when its file server has ended.
     pub(crate) fn clear(&mut self) {
         drop(self.server.take());
         quietly(Command::new("umount").arg("-l").arg(self.mount()));
@@ -171,7 +172,7 @@ impl Stage {
         }
     }
 
-    /// A netns with the pod's IP, mounted as a runtime mounts one, and the CNI result that names the pod.
+    /// Creates a netns with the pod's IP, mounted as by a runtime, and the CNI result that names the pod.
     fn netns(&mut self, pod: Pod) -> Result<PathBuf> {
         let path = self.mounted(pod)?;
         ip(&path, &["link", "add", "eth0", "type", "veth", "peer", "name", "far0"])?;
@@ -179,19 +180,19 @@ impl Stage {
         Ok(path)
     }
 
-    /// The netns alone.
+    /// Creates the netns only.
     fn mounted(&mut self, pod: Pod) -> Result<PathBuf> {
         let path = self.dir.join("netns").join(pod.netns());
         File::create_new(&path)?;
         let mut unshare = Command::new("unshare");
         unshare.arg(format!("--net={}", path.display())).args(["ip", "link", "set", "lo", "up"]);
-        // Before it runs: it mounts first, and what it runs then may fail.
+        // Before the command runs: it mounts first, and may fail after that.
         self.netns.push(path.clone());
         run(&mut unshare).context("make a network namespace")?;
         Ok(path)
     }
 
-    /// The pod's IP on its device, and the CNI result.
+    /// Adds the pod's IP to its device, and writes the CNI result.
     fn addressed(&self, pod: Pod, path: &Path) -> Result<()> {
         ip(path, &["addr", "add", &format!("{}/24", pod.ip()), "dev", "eth0"])?;
         ip(path, &["link", "set", "eth0", "up"])?;
@@ -199,7 +200,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A process with this role and name. It ends when this program does, however that ends.
+    /// Starts a process with this role and name. It ends when this program ends for any reason.
     fn actor(
         &self,
         role: &str,
@@ -210,7 +211,7 @@ impl Stage {
         let mut command = Command::new(&self.roles);
         command.env("IPWATCH_TEST_ROLE", role).env("IPWATCH_TEST_COMM", comm).args(arg);
         command.envs(netns.map(|path| ("IPWATCH_TEST_NETNS", path)));
-        // Its complaints are ours to make; and Ctrl-C reaches it through us, in order.
+        // Its stderr is discarded, and on Ctrl-C we stop it ourselves.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn().with_context(|| self.roles.display().to_string())?;
         let stdin = child.stdin.take();
@@ -234,7 +235,7 @@ fn ip(netns: &Path, words: &[&str]) -> Result<()> {
     run(Command::new("nsenter").arg(format!("--net={}", netns.display())).arg("ip").args(words))
 }
 
-/// Runs it; fails, with what it said, when it does.
+/// Runs a command; the error contains its stderr.
 fn run(command: &mut Command) -> Result<()> {
     let out = command.stdin(Stdio::null()).output().with_context(|| format!("{command:?}"))?;
     if !out.status.success() {
@@ -243,12 +244,12 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it, whatever comes of it.
+/// Runs a command and ignores the result.
 fn quietly(command: &mut Command) {
     let _ = command.stdin(Stdio::null()).output();
 }
 
-/// What libcni caches of a successful ADD (libcni/api.go, `cachedInfo`).
+/// The cached result of a successful ADD (libcni/api.go, `cachedInfo`).
 fn cached(pod: Pod, netns: &Path) -> String {
     let (sandbox, netns) = (pod.sandbox(), netns.display());
     format!(
@@ -266,13 +267,13 @@ fn cached(pod: Pod, netns: &Path) -> String {
 /// A process of a pod. Killed when dropped.
 struct Actor {
     child: Child,
-    /// Its end is the actor's.
+    /// The actor ends when this is closed.
     _stdin: Option<ChildStdin>,
     stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Actor {
-    /// The next line it says; empty when it has ended.
+    /// The next line of its output; empty if it has ended.
     fn hear(&mut self) -> Result<String> {
         let mut line = String::new();
         if let Some(stdout) = &mut self.stdout {
@@ -285,7 +286,7 @@ impl Actor {
 impl Drop for Actor {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // One that hangs takes its time, and is not waited for longer than that.
+        // A process that hangs needs a moment to end; do not wait longer.
         for _ in 0..100 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 break;

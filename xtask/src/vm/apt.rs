@@ -1,5 +1,5 @@
-//! apt for a machine's packages: this machine's own, or, for another architecture or another release of Debian, one
-//! with lists and a state of its own, so that dpkg and apt here never hear of either.
+//! apt for the packages of a machine. For another architecture or another Debian release it has separate lists and
+//! state, so that the machine's own dpkg and apt are not affected.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::machine::Machine;
 use crate::shell::output;
 use crate::{place, setup};
 
-/// A release of Debian that the machine's own sources do not name.
+/// A Debian release that is not in the machine's own sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Debian 11. Its kernel is kept up in its security suite.
+    /// Debian 11. Its kernel is updated in its security suite.
     Bullseye,
-    /// The newest of everything.
+    /// The newest packages.
     Sid,
 }
 
@@ -28,7 +28,7 @@ impl Release {
         }
     }
 
-    /// Labels of the archives that have it, as their Release files say, and what it is called there.
+    /// Labels of the archives that have it, as in their Release files, and its suite there.
     fn suites(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Bullseye => &[("Debian", "bullseye"), ("Debian-Security", "bullseye-security")],
@@ -36,7 +36,7 @@ impl Release {
         }
     }
 
-    /// Its sources, on the mirrors that `mirror` names by an archive's label.
+    /// Its apt sources; `mirror` returns the mirror for an archive's label.
     fn sources(self, mirror: impl Fn(&str) -> String) -> String {
         let mut text = String::new();
         for (label, suite) in self.suites() {
@@ -51,10 +51,10 @@ impl Release {
     }
 }
 
-/// Debian's keys, as its package `debian-archive-keyring` installs them.
+/// Debian's keys, as installed by its package `debian-archive-keyring`.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The mirror of an archive: the one that the machine's own sources name, else Debian's.
+/// The mirror of an archive: from the machine's own sources, else Debian's.
 fn mirror(label: &str) -> String {
     let mut targets = setup::apt("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]);
@@ -65,13 +65,13 @@ fn mirror(label: &str) -> String {
     )
 }
 
-/// One.
+/// An apt with its own or the machine's state.
 pub(super) struct Apt {
-    /// Of another architecture or release.
+    /// For another architecture or release.
     private: Option<Private>,
 }
 
-/// What keeps it apart.
+/// Its separate state.
 struct Private {
     machine: Machine,
     release: Option<Release>,
@@ -79,7 +79,7 @@ struct Private {
 }
 
 impl Apt {
-    /// That of a machine of this kind, with the machine's own sources or those of another release.
+    /// apt for this architecture, with the machine's own sources or those of another release.
     pub(super) fn of(machine: Machine, release: Option<Release>) -> Result<Self> {
         if machine == Machine::own()? && release.is_none() {
             return Ok(Self { private: None });
@@ -89,7 +89,7 @@ impl Apt {
         for name in ["lists/partial", "cache/archives/partial", "parts"] {
             std::fs::create_dir_all(dir.join(name))?;
         }
-        // Nothing is installed: what a package needs is all that it names.
+        // Nothing counts as installed, so that a package's dependencies are complete.
         std::fs::write(dir.join("status"), "")?;
         if let Some(release) = release {
             std::fs::write(dir.join(SOURCES), release.sources(mirror))?;
@@ -119,7 +119,6 @@ impl Apt {
         apt
     }
 
-    /// Updates its lists.
     pub(super) fn update(&self) -> Result<()> {
         setup::update_by(|| self.command("apt-get"))
     }
@@ -130,7 +129,7 @@ impl Apt {
     }
 }
 
-/// The sources of another release. apt goes by the end of the name.
+/// The file with the sources of another release. apt requires this suffix.
 const SOURCES: &str = "release.sources";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Where QEMU is: the machine's own, else Debian's, installed. Where that cannot be without removing
-//! something (its packages of another release, say), Debian's is unpacked in the cache.
+//! Finds QEMU: the machine's own, else Debian's is installed. If that would remove packages (for example QEMU
+//! packages of another release), Debian's is unpacked in the cache.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::shell::{command, output, succeeds};
 use crate::{place, setup};
 
-/// Debian's package with the QEMU of a machine.
+/// Debian's package with the QEMU for an architecture.
 fn package(machine: Machine) -> &'static str {
     match machine {
         Machine::X86_64 => "qemu-system-x86",
@@ -26,12 +26,12 @@ fn program(machine: Machine) -> String {
 #[derive(Debug)]
 pub(crate) struct Emulator {
     binary: PathBuf,
-    /// Where its firmware lies, when it does not find that itself.
+    /// Directories of its firmware, if it does not find them itself.
     firmware: Vec<PathBuf>,
 }
 
 impl Emulator {
-    /// Finds one, or gets one.
+    /// Finds QEMU, or installs it.
     pub(crate) fn find(machine: Machine) -> Result<Self> {
         let own = Self { binary: program(machine).into(), firmware: Vec::new() };
         if own.runs() {
@@ -52,7 +52,7 @@ impl Emulator {
         Ok(unpacked)
     }
 
-    /// The program and where it finds its firmware.
+    /// The program and its firmware options.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let firmware = self.firmware.iter().flat_map(|dir| ["-L".into(), dir.into()]);
         let binary = self.binary.clone().into_os_string();
@@ -64,7 +64,7 @@ impl Emulator {
         succeeds(&mut command(&[&*binary, "--version"]))
     }
 
-    /// The one that is unpacked there, or will be.
+    /// The QEMU that is, or will be, unpacked there.
     fn at(dir: &Path, program: &str) -> Self {
         Self {
             binary: dir.join("usr/bin").join(program),
@@ -77,7 +77,7 @@ impl Emulator {
     }
 }
 
-/// Unpacks its own packages, and installs what they depend on.
+/// Unpacks QEMU's own packages, and installs their dependencies.
 fn unpack(package: &str, dir: &Path) -> Result<()> {
     let _lock = place::lock()?;
     let simulated = output(setup::apt("apt-get").args([

@@ -1,5 +1,5 @@
-//! The file system of a VM: busybox, dash, iproute2, CNI plugins, a collector, the kernel's modules and what is
-//! tested. It is not compressed: unpacking costs an emulated CPU more than reading.
+//! The file system of a VM: busybox, dash, iproute2, CNI plugins, a collector, the kernel's modules and the tests. It
+//! is not compressed: for an emulated CPU unpacking costs more than reading.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::build::{self, Binaries};
 use crate::setup;
 use crate::shell::{command, output, run};
 
-/// The first process.
+/// The init process.
 const INIT: &str = include_str!("init.sh");
 
 /// The CNI plugins that the tests run.
 const PLUGINS: [&str; 6] = ["bridge", "host-local", "ipvlan", "loopback", "macvlan", "ptp"];
 
-/// Makes it in `dir` and returns its path. `runs` is what `init.sh` does in the end.
+/// Makes the image in `dir` and returns its path. `runs` is executed by `init.sh`.
 pub(crate) fn make(
     dir: &Path,
     stock: Stock,
@@ -66,7 +66,7 @@ pub(crate) fn make(
     pack(&root, &dir.join("initramfs"))
 }
 
-/// One that does no more than `init` says, in busybox's shell, with the kernel's modules at hand.
+/// A minimal image that runs `init` in busybox's shell, with the kernel's modules.
 pub(super) fn loader(dir: &Path, stock: Stock, kernel: &Fetched, init: &str) -> Result<PathBuf> {
     let root = dir.join("root");
     for name in ["bin", "bb", "modules", "proc", "sys", "dev"] {
@@ -80,7 +80,7 @@ pub(super) fn loader(dir: &Path, stock: Stock, kernel: &Fetched, init: &str) -> 
     pack(&root, &dir.join("initramfs"))
 }
 
-/// One call of `tests` (see `init.sh`) for each run.
+/// A call of `tests` (see `init.sh`) for each run.
 pub(super) fn script(runs: &[Run], shipped: bool, long: bool) -> String {
     let mut text = String::new();
     if shipped {
@@ -100,18 +100,18 @@ pub(super) fn script(runs: &[Run], shipped: bool, long: bool) -> String {
     text
 }
 
-/// busybox's `sh` would run busybox's own `ip`, which lacks half of what is asked of it: dash is the
-/// shell, iproute2 comes first in the path, and busybox's applets stand last.
+/// Installs the tools. The shell is dash, because busybox's `sh` would run busybox's own `ip`, which lacks many
+/// features; iproute2 is first in the path, and busybox's applets are last.
 fn tools(root: &Path, source: &Source) -> Result<()> {
     busybox(root, source)?;
     source.program(root, &source.which("dash")?, "bin/sh")?;
     for name in ["ip", "bridge"] {
         source.program(root, &source.which(name)?, &format!("sbin/{name}"))?;
     }
-    // busybox's knows no long options.
+    // busybox's nsenter has no long options.
     source.program(root, &source.which("nsenter")?, "bin/nsenter")?;
-    // Nor does its umount know mount namespaces. Debian has this one in a package of its own, which is not in what is
-    // fetched for another machine.
+    // busybox's umount does not support mount namespaces. In Debian umount is in a separate package, which is not
+    // fetched for another architecture.
     if source.is_own() {
         source.program(root, &source.which("umount")?, "bin/umount")?;
     }
@@ -123,7 +123,7 @@ fn tools(root: &Path, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// The collector, which is had for this kind of machine alone. The tests that need it say so where it is not there.
+/// Installs the collector, which exists only for this architecture. Tests that need it are skipped if it is missing.
 fn collector(root: &Path, source: &Source) -> Result<()> {
     if !source.is_own() {
         return Ok(());
@@ -138,7 +138,7 @@ fn collector(root: &Path, source: &Source) -> Result<()> {
 }
 
 fn busybox(root: &Path, source: &Source) -> Result<()> {
-    // This machine's says what another's has as well.
+    // This machine's busybox lists the applets; another architecture's has the same.
     let busybox = output(&mut command(&["busybox", "--list"]))?;
     fs::copy(source.which("busybox")?, root.join("bb/busybox"))?;
     for applet in busybox.lines().filter(|applet| *applet != "busybox") {
@@ -147,7 +147,7 @@ fn busybox(root: &Path, source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Where programs come from.
+/// Where programs are copied from.
 struct Source<'a> {
     stock: Stock,
     sysroot: &'a Path,
@@ -187,7 +187,7 @@ impl Source<'_> {
     }
 }
 
-/// Copies the modules, unpacked, and the order in which they load.
+/// Copies the modules, uncompressed, and their load order.
 fn modules(root: &Path, kernel: &Fetched) -> Result<()> {
     let mut order = String::new();
     for module in &kernel.modules {

@@ -1,4 +1,4 @@
-//! Stock kernels, from the packages that the machine's own apt sources offer, or another release of Debian.
+//! Stock kernels, from packages in the machine's own apt sources, or of another Debian release.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) const KERNELS: [Stock; 3] = [
     Stock { release: Some(Release::Bullseye), ..Stock::new("5.10", "linux-image-cloud-amd64") },
 ];
 
-/// Tested in every run, with what the kernel's lockdown could take away.
+/// Tested in every run, with the tests that lockdown may affect.
 pub(crate) const LOCKED: [Stock; 2] = [
     Stock {
         words: "lockdown=integrity",
@@ -29,25 +29,25 @@ pub(crate) const LOCKED: [Stock; 2] = [
     },
 ];
 
-/// The newest there is, tested with `--long`.
+/// The newest kernel, tested with `--long`.
 pub(crate) const NEWEST: Stock =
     Stock { release: Some(Release::Sid), ..Stock::new("sid", "linux-image-cloud-amd64") };
 
-/// Those under which systemd is tested: Debian 12's.
+/// The kernels for the systemd tests: those of Debian 12.
 pub(crate) const UNDER_SYSTEMD: [Stock; 2] = [KERNELS[0], KERNELS[1]];
 
-/// Those of another architecture. There fentry came with 6.4 or so: on 6.1 kprobes are the highest rung.
+/// The kernels of another architecture, where fentry came with 6.4: on 6.1 kprobes are the highest rung.
 pub(crate) const ARM64: [Stock; 2] = [
     Stock { machine: Machine::Arm64, ..Stock::new("6.12-arm64", "linux-image-6.12-cloud-arm64") },
     Stock { machine: Machine::Arm64, ..Stock::new("6.1-arm64", "linux-image-cloud-arm64") },
 ];
 
-/// Those of a run of all tests.
+/// The kernels of a run of all tests.
 pub(crate) fn usual(long: bool) -> Vec<Stock> {
     KERNELS.into_iter().chain(LOCKED).chain(long.then_some(NEWEST)).collect()
 }
 
-/// The one that a person names so.
+/// The kernel with this name.
 pub(crate) fn named(name: &str) -> Result<Stock> {
     let all: Vec<Stock> = usual(true).into_iter().chain(ARM64).collect();
     let found = all.iter().find(|kernel| kernel.name == name).copied();
@@ -57,8 +57,8 @@ pub(crate) fn named(name: &str) -> Result<Stock> {
     })
 }
 
-/// What the tests need beyond what is built in; virtio for the one NIC, and for the disks of the VMs that boot
-/// systemd. The others need none: input comes in the initramfs and output goes to the console.
+/// Modules that the tests need; virtio for the one NIC, and for the disks of the VMs that boot systemd. Other VMs
+/// need no disk: input comes in the initramfs and output goes to the console.
 const MODULES: [&str; 14] = [
     "veth",
     "bridge",
@@ -79,22 +79,22 @@ const MODULES: [&str; 14] = [
 /// A kernel of Debian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stock {
-    /// As people name it.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
     /// The package that depends on its newest build.
     meta: &'static str,
-    /// Where that package is, if not in the machine's own sources.
+    /// The release with that package, if it is not in the machine's own sources.
     release: Option<Release>,
-    /// What it runs on.
+    /// Its architecture.
     pub(crate) machine: Machine,
-    /// Of its command line.
+    /// Further kernel parameters.
     pub(crate) words: &'static str,
 }
 
-/// One, unpacked.
+/// An unpacked kernel.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    /// Where programs for it lie: `/` for this machine's.
+    /// Root of the programs for it: `/` for this machine's architecture.
     pub(crate) sysroot: PathBuf,
     /// The bootable image.
     pub(crate) image: PathBuf,
@@ -103,7 +103,7 @@ pub(crate) struct Fetched {
 }
 
 impl Stock {
-    /// One of this machine's sources and of x86_64.
+    /// A kernel from this machine's sources, for x86_64.
     const fn new(name: &'static str, meta: &'static str) -> Self {
         Self { name, meta, release: None, machine: Machine::X86_64, words: "" }
     }
@@ -113,14 +113,14 @@ impl Stock {
         self.machine == Machine::X86_64 || !self.name.starts_with("6.1-")
     }
 
-    /// Downloads and unpacks it into the cache, unless it is there.
+    /// Downloads and unpacks the kernel into the cache if it is missing.
     pub(crate) fn fetch(self) -> Result<Fetched> {
         let _lock = place::lock()?;
         let apt = Apt::of(self.machine, self.release)?;
         let package = self.package(&apt)?;
         let (package, dir) = match get(&apt, &package) {
             Ok(dir) => (package, dir),
-            // The mirrors keep the newest build only, which the lists may not know yet.
+            // The mirrors keep only the newest build, which the lists may not have yet.
             Err(_) => {
                 apt.update()?;
                 let package = self.package(&apt)?;
@@ -137,17 +137,17 @@ impl Stock {
         })
     }
 
-    /// The package that the meta package depends on. Lists that are too old to know it are updated.
-    /// On another release of Debian the meta package may stand for another series.
+    /// The package that the meta package depends on. Lists without it are updated. On another Debian release the meta
+    /// package may stand for another series.
     fn package(self, apt: &Apt) -> Result<String> {
         let version = self.name.split('-').next().unwrap_or(self.name);
         let series = match self.release {
-            // Whatever is the newest.
+            // The newest of any series.
             Some(Release::Sid) => "linux-image-".to_owned(),
             _ => format!("linux-image-{version}."),
         };
         let find = || depends(apt, self.meta).into_iter().find(|name| name.starts_with(&series));
-        // What is the newest is known by new lists only. Without them the newest of old ones does.
+        // Only updated lists show the newest. If they cannot be updated, the newest in the old lists is used.
         if self.release == Some(Release::Sid)
             && let Err(error) = apt.update()
         {
@@ -163,13 +163,13 @@ impl Stock {
     }
 }
 
-/// The bootable image; since Debian 14 it lies beside the modules.
+/// The bootable image; since Debian 14 it is beside the modules.
 fn image(dir: &Path, release: &str) -> PathBuf {
     let image = dir.join("boot").join(format!("vmlinuz-{release}"));
     if image.exists() { image } else { dir.join("lib/modules").join(release).join("vmlinuz") }
 }
 
-/// What a package depends on.
+/// The dependencies of a package.
 fn depends(apt: &Apt, package: &str) -> Vec<String> {
     let text = output(apt.command("apt-cache").args(["depends", package])).unwrap_or_default();
     let names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
@@ -186,12 +186,12 @@ fn get(apt: &Apt, package: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Unpacks beside the final place and moves there: what stands there is whole.
+/// Unpacks to a temporary directory and renames it, so that the final directory is always complete.
 fn unpack(apt: &Apt, package: &str, dir: &Path) -> Result<()> {
     let part = dir.with_file_name(format!("{package}.part"));
     let _ = std::fs::remove_dir_all(&part);
     std::fs::create_dir_all(&part)?;
-    // Since Debian 14 the package brings neither the image nor the modules.
+    // Since Debian 14 image and modules are in other packages.
     let parts = depends(apt, package).into_iter().filter(|name| {
         ["linux-base-", "linux-binary-", "linux-modules-"]
             .iter()
@@ -210,7 +210,7 @@ fn unpack(apt: &Apt, package: &str, dir: &Path) -> Result<()> {
     std::fs::rename(&part, dir).with_context(|| dir.display().to_string())
 }
 
-/// Files of the wanted modules and of what they depend on.
+/// Files of the modules and their dependencies.
 fn modules(dir: &Path, release: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for module in MODULES {

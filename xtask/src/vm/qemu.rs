@@ -1,4 +1,4 @@
-//! One boot: console lines are shown as they come, and add up to a result.
+//! Boots a VM once: console lines are shown as they arrive, and summed up to a result.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::machine::Machine;
 use crate::shell;
 use crate::tally::Tally;
 
-/// The line with which `init.sh` ends.
+/// The last line of `init.sh`.
 const END: &str = "ipwatch-vm: exit ";
 
-/// What a VM that does not hang keeps.
+/// Time limits that a healthy VM keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// The end of it.
+    /// For the whole boot.
     end: Duration,
-    /// The next line: every test says when it is done.
+    /// For the next line: every test prints its end.
     silence: Duration,
 }
 
 impl Limits {
-    /// Three times what both runs of the suite take on two cores, beside another VM twice.
+    /// Three times the duration of both runs of the suite on two cores, doubled because of another VM.
     pub(crate) const USUAL: Self =
         Self { end: Duration::from_secs(3600), silence: Duration::from_secs(300) };
     /// The same with tests in their long form: random changes for ten minutes on each of two rungs, at the end of a
@@ -33,7 +33,7 @@ impl Limits {
         Self { end: Duration::from_secs(7200), silence: Duration::from_secs(1200) };
 }
 
-/// Boots and waits for the end. `None`: it did not reach its last line, and has failed, whatever it said
+/// Boots and waits for the end. `None`: the VM did not reach its last line, and has failed, whatever it printed
 /// before. `disks` become `/dev/vda` and so on.
 pub(crate) fn boot(
     emulator: &Emulator,
@@ -46,7 +46,7 @@ pub(crate) fn boot(
     boot_and_hear(emulator, kernel, image, initramfs, disks, limits, |_| {})
 }
 
-/// The same, and hands every line on.
+/// The same, and calls `hear` with every line.
 pub(crate) fn boot_and_hear(
     emulator: &Emulator,
     kernel: Stock,
@@ -56,26 +56,26 @@ pub(crate) fn boot_and_hear(
     limits: Limits,
     mut hear: impl FnMut(&str),
 ) -> Result<Option<Tally>> {
-    // In this process's group: Ctrl-C ends the VM too. So does the end of this process by any other signal.
+    // In this process's group, so that Ctrl-C ends the VM too. It also ends if this process ends by any other signal.
     let with_parent = ["setpriv", "--pdeathsig", "KILL"];
     let mut command = shell::command(&with_parent);
     let Limits { end: limit, silence } = limits;
     command.args(["timeout", "--foreground", "--signal=KILL", &limit.as_secs().to_string()]);
     command.args(with_parent).args(emulator.words());
-    // Emulated even where /dev/kvm exists: inside most CI machines it does not work.
+    // Emulated even if /dev/kvm exists: it does not work inside most CI machines.
     let (board, console) = board(kernel.machine);
     command.args(["-accel", "tcg,thread=multi", "-smp", "2"]).args(board);
     command.args(["-m", "1536", "-nodefaults", "-no-reboot", "-display", "none"]);
     command.args(["-serial", "stdio", "-monitor", "none"]);
-    // A NIC that can be moved into a netns. It leads nowhere.
+    // A NIC that can be moved into a netns. It is connected to nothing.
     command.args(["-nic", "user,model=virtio-net-pci,restrict=on"]);
-    // What is written to a disk is gone after the boot.
+    // Writes to a disk are discarded after the boot.
     for disk in disks {
         let file = disk.display();
         command.arg("-drive").arg(format!("file={file},format=raw,if=virtio,snapshot=on"));
     }
     command.arg("-kernel").arg(image).arg("-initrd").arg(initramfs);
-    // Warnings too: a lockup's stack is printed as one (dump_stack, KERN_DEFAULT).
+    // Includes warnings: a lockup's stack is printed at that level (dump_stack, KERN_DEFAULT).
     command.args([
         "-append",
         &format!(
@@ -111,12 +111,12 @@ pub(crate) fn boot_and_hear(
     Ok(Some(tally))
 }
 
-/// Words for QEMU, and words for the kernel, which hands those that it does not know to `init.sh`.
+/// Arguments of QEMU, and of the kernel, which passes those that it does not know to `init.sh`.
 fn board(machine: Machine) -> (&'static [&'static str], &'static str) {
     match machine {
         Machine::X86_64 => (&["-cpu", "max", "-M", "q35"], "console=ttyS0"),
-        // A plain CPU: emulating the newest one's pointer authentication is slow. Nothing boots from the NIC, and
-        // its ROM may be missing. What is tested there is not optimised.
+        // A plain CPU: emulating the pointer authentication of the newest is slow. The NIC needs no ROM, which may be
+        // missing. The binaries for it are not optimised.
         Machine::Arm64 => (
             &["-cpu", "cortex-a72", "-M", "virt", "-global", "virtio-net-pci.romfile="],
             "console=ttyAMA0 IPWATCH_TEST_SLOW=15",

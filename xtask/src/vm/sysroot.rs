@@ -1,5 +1,5 @@
-//! The programs of another architecture that an initramfs takes: Debian's packages with all that they need,
-//! unpacked in the cache. None of them can run here.
+//! The programs of another architecture for an initramfs: Debian's packages with their dependencies, unpacked in the
+//! cache. They cannot run here.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::shell::{command, output};
 const PACKAGES: [&str; 5] =
     ["busybox-static", "dash", "iproute2", "util-linux", "containernetworking-plugins"];
 
-/// The directory with all of them, filled unless it is there. The caller holds the cache's lock, and has seen
-/// to it that apt's lists are new enough.
+/// The directory with all of them, filled if it is missing. The caller must hold the cache's lock and have updated
+/// apt's lists.
 pub(super) fn fetch(machine: Machine, apt: &Apt) -> Result<PathBuf> {
     let dir = place::cache("sysroot")?.join(machine.debian());
     if dir.exists() {
@@ -35,14 +35,14 @@ pub(super) fn fetch(machine: Machine, apt: &Apt) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The program of that name in it.
+/// The program with this name.
 pub(super) fn which(root: &Path, name: &str) -> Result<PathBuf> {
     let places = ["bin", "sbin", "usr/bin", "usr/sbin"].map(|dir| root.join(dir).join(name));
     let found = places.into_iter().find(|path| path.exists());
     found.with_context(|| format!("no {name} in {}", root.display()))
 }
 
-/// The libraries that a program of it is linked with, and its loader, by their paths within.
+/// The libraries and the loader that a program is linked with, as paths within the sysroot.
 pub(super) fn libraries(root: &Path, machine: Machine, program: &Path) -> Result<Vec<String>> {
     let dirs = ["lib", "usr/lib"].map(|dir| format!("{dir}/{}", machine.prefix()));
     let mut found = BTreeSet::new();

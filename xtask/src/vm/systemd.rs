@@ -1,5 +1,5 @@
-//! The service under a real systemd: a small Debian boots on each stock kernel, installs the package by dpkg, and
-//! runs the tests that need a service manager, and with the daemon in the unit's cage some that do not.
+//! Tests the service under a real systemd: a small Debian boots on each stock kernel, installs the package by dpkg,
+//! and runs the tests that need a service manager, and some others with only the unit's capabilities.
 
 mod rootfs;
 
@@ -16,29 +16,28 @@ use crate::machine::Machine;
 use crate::tally::Tally;
 use crate::{package, place, setup};
 
-/// What the disk of the tests holds beside the binaries: the script, and the service that runs it.
+/// Files on the test disk beside the binaries: the script, and the service that runs it.
 const SCRIPT: &str = include_str!("systemd/run.sh");
 const UNIT: &str = include_str!("systemd/ipwatch-test.service");
-/// What stands before systemd.
+/// The init that runs before systemd.
 const INIT: &str = include_str!("systemd/init.sh");
 
 /// Room for two packages and the test binary.
 const SIZE: &str = "256M";
 
-/// The two versions between which the package is upgraded: both of the one binary.
+/// The two revisions between which the package is upgraded, both of the same binary.
 const REVISIONS: [&str; 2] = ["", "-2"];
 
-/// What every VM boots from.
+/// The disks of every VM.
 struct Disks {
     system: PathBuf,
     tests: PathBuf,
 }
 
-/// What is tested once more with the daemon in the unit's cage: the map, who holds an IP, a finding, and what the
-/// command line says of them.
+/// Tests that are repeated with only the unit's capabilities: the map, holders, a finding, and the command line.
 const IN_THE_CAGE: [&str; 3] = ["map::", "holders::", "stuck::"];
 
-/// On these kernels: all there is, or the tests that are named.
+/// Runs all tests, or the named ones, on these kernels.
 pub(crate) fn test(kernels: &[Stock], binaries: &Binaries, filters: &[&str]) -> Tally {
     let parts = || -> Result<_> {
         setup::packages(setup::VM)?;
@@ -81,7 +80,7 @@ fn boot(
     )
 }
 
-/// The disk with what is tested.
+/// The disk with the tests.
 fn tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
     let dir = room("tests")?;
     let root = dir.join("root");
@@ -99,7 +98,7 @@ fn tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// What the script runs, in shell.
+/// The shell code that the script runs.
 fn runs(filters: &[&str]) -> String {
     let words = |filters: &[&str]| -> String {
         filters.iter().map(|one| format!(" '{}'", one.replace('\'', r"'\''"))).collect()
@@ -111,7 +110,7 @@ fn runs(filters: &[&str]) -> String {
     }
 }
 
-/// An empty directory for one thing.
+/// An empty directory for this purpose.
 fn room(name: &str) -> Result<PathBuf> {
     let dir = place::target().join("vm/systemd").join(name);
     empty(&dir).with_context(|| dir.display().to_string())?;
