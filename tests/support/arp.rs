@@ -1,7 +1,7 @@
-//! Who answers whom on a link: probes of RFC 5227 sent by packet sockets, and the answers that come back.
+//! Finds out who answers whom on a link: sends probes of RFC 5227 on packet sockets, and collects the answers.
 //!
-//! A probe's sender is 0.0.0.0, so that no routing table has a say in whether it is answered; with
-//! `arp_ignore` 1 a netns answers for the device that was asked and for no other.
+//! The sender IP of a probe is 0.0.0.0, so that the answer does not depend on routing tables; with `arp_ignore` 1 a
+//! netns answers only for the device that received the probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,11 +13,11 @@ use crate::{Netns, patience};
 
 /// `ETH_P_ARP`.
 const ARP: u16 = 0x0806;
-/// `PACKET_AUXDATA` and `TP_STATUS_VLAN_VALID`: what came with a tag is a VLAN's, not the device's.
+/// `PACKET_AUXDATA` and `TP_STATUS_VLAN_VALID`: a tagged frame belongs to a VLAN, not to the device.
 const AUXDATA: libc::c_int = 8;
 const TAGGED: u32 = 0x10;
 
-/// A device with an IP, and a socket on it.
+/// A device with an IP, and a packet socket on it.
 #[derive(Debug)]
 pub struct Prober {
     socket: OwnedFd,
@@ -25,7 +25,7 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// A socket on a device of a netns. It keeps the netns alive: drop it before the netns is to end.
+    /// A socket on a device of a netns. It keeps the netns alive: must be dropped before the netns is to end.
     #[must_use]
     pub fn new(netns: &Netns, device: &str) -> Self {
         netns.run(|| {
@@ -41,7 +41,7 @@ impl Prober {
         })
     }
 
-    /// Asks for an IP. On a device that is down it fails, and nobody is asked.
+    /// Sends a probe for an IP. On a device that is down sending fails, and nobody is asked.
     pub fn ask(&self, ip: Ipv4Addr) {
         let mut frame = Vec::with_capacity(42);
         frame.extend([0xff; 6]);
@@ -64,7 +64,7 @@ impl Prober {
         };
     }
 
-    /// Whose answers to this device have come.
+    /// The IPs whose answers to this device have arrived.
     pub fn answers(&self) -> BTreeSet<Ipv4Addr> {
         let mut from = BTreeSet::new();
         while let Some((frame, tagged)) = receive(&self.socket) {
@@ -78,7 +78,8 @@ impl Prober {
     }
 }
 
-/// Everybody asks for everybody else, three times, until no more answers come: who got whose.
+/// Every prober asks for every other IP, three times, until no more answers arrive. Returns the pairs of asker and
+/// answerer.
 #[must_use]
 pub fn all_ask_all(probers: &BTreeMap<Ipv4Addr, Prober>) -> BTreeSet<(Ipv4Addr, Ipv4Addr)> {
     let mut answered = BTreeSet::new();
@@ -132,7 +133,7 @@ fn open(index: libc::c_int) -> io::Result<OwnedFd> {
     if failed { Err(io::Error::last_os_error()) } else { Ok(socket) }
 }
 
-/// The next frame that waits, and whether it had a VLAN's tag.
+/// The next queued frame, and whether it had a VLAN tag.
 fn receive(socket: &OwnedFd) -> Option<(Vec<u8>, bool)> {
     let (mut frame, mut control) = (vec![0_u8; 128], [0_u64; 16]);
     let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };

@@ -1,5 +1,4 @@
-//! Groups of the test's own: in the cgroup v1 freezer, in cgroup v2, and in the hierarchy that names
-//! containers.
+//! Cgroups of the test: in the v1 freezer, in v2, and in the hierarchy that names containers.
 
 use std::fs;
 use std::io;
@@ -10,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::Lab;
 use crate::poll::until;
 
-/// Where the host has the v1 freezer hierarchy mounted. One that another test mounted for itself goes
-/// when that test ends.
+/// Mount point of the host's v1 freezer hierarchy. A mount of another test does not count: it disappears with that
+/// test.
 fn host_freezer() -> Option<PathBuf> {
     mounts()
         .filter(|m| !m.at.starts_with(std::env::temp_dir()))
@@ -19,8 +18,8 @@ fn host_freezer() -> Option<PathBuf> {
         .map(|m| m.at)
 }
 
-/// Mount point of the v1 freezer hierarchy. A host with v2 alone still has that controller: it is then
-/// mounted in the lab. To be called before the daemon starts, which looks for mounts then.
+/// Mount point of the v1 freezer hierarchy, which is mounted in the lab if the host uses only v2. Must be called
+/// before the daemon starts, because it looks for mounts at its start.
 pub fn v1_freezer(lab: &Lab) -> PathBuf {
     host_freezer().unwrap_or_else(|| {
         let dir = lab.subdir(LAB_FREEZER);
@@ -31,7 +30,7 @@ pub fn v1_freezer(lab: &Lab) -> PathBuf {
     })
 }
 
-/// Name of the lab's own mount of the v1 freezer.
+/// Directory of the lab's own mount of the v1 freezer.
 const LAB_FREEZER: &str = "freezer";
 
 fn mount_freezer(dir: &Path) -> io::Result<()> {
@@ -39,7 +38,7 @@ fn mount_freezer(dir: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount("ipwatch-test", dir, "cgroup", flags, c"freezer")?)
 }
 
-/// Why there is no v1 freezer here; found out by trying.
+/// Why there is no v1 freezer here; tested by mounting it.
 #[must_use]
 pub fn without_v1_freezer() -> Option<String> {
     if host_freezer().is_some() {
@@ -58,8 +57,8 @@ pub fn v2() -> Option<PathBuf> {
     mounts().find(|m| m.kind == "cgroup2").map(|m| m.at)
 }
 
-/// A group of the test's own that may have 64 MiB of memory; `None` where no hierarchy here can have one without a
-/// change to groups of others.
+/// A group of the test that is limited to 64 MiB of memory; `None` if no hierarchy here permits that without changing
+/// other groups.
 #[must_use]
 pub fn with_little_memory(lab: &Lab) -> Option<PathBuf> {
     let (root, limits) = match memory_v1() {
@@ -69,7 +68,7 @@ pub fn with_little_memory(lab: &Lab) -> Option<PathBuf> {
     let dir = root.join(format!("{}-memory", lab.tag()));
     fs::create_dir_all(&dir).expect("make a cgroup");
     for (file, value) in limits {
-        // The second is of a kernel with swap.
+        // The second file exists only with swap.
         if let Err(error) = fs::write(dir.join(file), value) {
             println!("{file}: {error}");
         }
@@ -126,7 +125,7 @@ fn memory_v2() -> Option<PathBuf> {
     v2().filter(given)
 }
 
-/// Mount point of the hierarchy whose path names a container: systemd's on v1, else v2.
+/// Mount point of the hierarchy whose paths name containers: systemd's on v1, else v2.
 #[must_use]
 pub fn naming() -> Option<PathBuf> {
     mounts()
@@ -154,7 +153,7 @@ fn mounts() -> impl Iterator<Item = Mounted> {
     })
 }
 
-/// A group that can be frozen. Thawed and removed when dropped; [`crate::sweep`] does it otherwise.
+/// A group that can be frozen. Thawed and removed when dropped, or by [`crate::sweep`].
 #[derive(Debug)]
 pub struct Freezer {
     dir: PathBuf,
@@ -174,7 +173,7 @@ impl Freezer {
         Self::make(&v2().expect("a v2 hierarchy"), lab, true)
     }
 
-    /// A group in v1 or v2 with this in its name.
+    /// A group in v1 or v2 with this name.
     #[must_use]
     pub fn named(lab: &Lab, v2: bool, name: &str) -> Self {
         let root = if v2 { self::v2().expect("a v2 hierarchy") } else { v1_freezer(lab) };
@@ -193,14 +192,14 @@ impl Freezer {
         Self { dir, v2 }
     }
 
-    /// Puts a process in and waits until the kernel says it is frozen.
+    /// Moves a process into the group and waits until the kernel reports it as frozen.
     pub fn freeze(&self, pid: u32) {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("move into the cgroup");
         set_frozen(&self.dir, self.v2, true);
         until("the cgroup is frozen", 10, || self.is_frozen());
     }
 
-    /// Whether the kernel says that it is frozen.
+    /// Whether the kernel reports the group as frozen.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         if self.v2 {
@@ -212,7 +211,7 @@ impl Freezer {
         }
     }
 
-    /// Lets it run again.
+    /// Thaws the group.
     pub fn thaw(&self) {
         set_frozen(&self.dir, self.v2, false);
     }
@@ -235,14 +234,14 @@ fn set_frozen(dir: &Path, v2: bool, frozen: bool) {
     let _ = fs::write(dir.join(file), text);
 }
 
-/// Thaws the groups of the test with this tag: what is frozen in v1 cannot be killed.
+/// Thaws the groups of the test with this tag: processes frozen in v1 cannot be killed.
 pub fn thaw(tag: &str) {
     for (root, is_v2) in [(host_freezer(), false), (lab_freezer(tag), false), (v2(), true)] {
         groups(root, tag).iter().for_each(|group| set_frozen(group, is_v2, false));
     }
 }
 
-/// Removes the groups of the test with this tag, once nothing runs in them.
+/// Removes the groups of the test with this tag, when nothing runs in them.
 pub fn sweep(tag: &str) {
     for root in [host_freezer(), lab_freezer(tag), memory_v1(), v2(), naming()] {
         groups(root, tag).iter().for_each(|group| remove(group));
@@ -260,8 +259,7 @@ fn groups(root: Option<PathBuf>, tag: &str) -> Vec<PathBuf> {
     named.map(|entry| entry.path()).collect()
 }
 
-/// A group can be removed once its last process is gone, which takes a moment after a kill; those in
-/// it go first.
+/// Removes a group, its subgroups first. The last process needs a moment to end after a kill.
 fn remove(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -276,19 +274,19 @@ fn remove(dir: &Path) {
     }
 }
 
-/// The top of every hierarchy: v2 alone has its groups right there, v1 in a directory for each.
+/// The roots of all hierarchies: with v2 alone the one mount, with v1 a directory for each.
 pub(crate) fn hierarchies() -> Vec<PathBuf> {
     let top = PathBuf::from("/sys/fs/cgroup");
     let below = fs::read_dir(&top).into_iter().flatten().flatten().map(|entry| entry.path());
     below.chain([top.clone()]).collect()
 }
 
-/// Ends what runs in a group of every hierarchy, and removes it there.
+/// Ends the processes in a group of every hierarchy, and removes the group.
 pub(crate) fn end_everywhere(group: &str) {
     hierarchies().iter().for_each(|top| end(&top.join(group)));
 }
 
-/// Ends what runs in a group and below it, and removes it.
+/// Ends the processes in a group and its subgroups, and removes them.
 pub(crate) fn end(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

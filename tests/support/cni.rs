@@ -1,7 +1,7 @@
-//! Real CNI plugins, run as a runtime runs them, and what ipwatch records of it.
+//! Real CNI plugins, run as by a runtime, and what ipwatch records of them.
 //!
-//! They run in a netns of the test's own that stands for the host's, so that no bridge and no sysctl of
-//! this machine is theirs.
+//! They run in a netns of the test that stands for the host's, so that they use no bridge and no sysctl of this
+//! machine.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -12,47 +12,46 @@ use serde_json::{Value, json};
 
 use crate::{Config, Lab, Netns, daemon, eventually, need, sys};
 
-/// Where Debian installs them.
+/// The directory in which Debian installs them.
 pub const PLUGINS: &str = "/usr/lib/cni";
 
-/// What is missing here to run them.
+/// Why they cannot be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     let plugins = ["bridge", "host-local", "loopback", "macvlan", "ptp"];
     plugins.iter().find_map(|plugin| need::absent(Path::new(PLUGINS).join(plugin)))
 }
 
-/// A node of one test.
+/// The node of a test.
 #[derive(Debug)]
 pub struct Node<'a> {
     lab: &'a Lab,
-    /// The netns that the plugins run in.
+    /// The netns in which the plugins run.
     pub host: Netns,
-    /// Put into every environment, configuration and argument, where credentials stand in the field.
+    /// A secret, put into every environment, configuration and argument that may contain credentials in practice.
     pub secret: String,
 }
 
-/// One call.
+/// A call of a plugin.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Path of the plugin.
     pub plugin: PathBuf,
     /// `CNI_COMMAND`.
     pub command: &'static str,
-    /// `CNI_CONTAINERID`, to which the lab's tag is added; the pod is named after it.
+    /// `CNI_CONTAINERID`, with the lab's tag appended; the pod has the same name.
     pub container: String,
     /// `CNI_NETNS`.
     pub netns: String,
     /// `CNI_IFNAME`.
     pub ifname: String,
-    /// What the plugin reads from its standard input.
+    /// The plugin's standard input.
     pub config: Value,
-    /// Size of the environment beside that, in bytes.
+    /// Additional size of the environment, in bytes.
     pub filler: usize,
 }
 
 impl<'a> Node<'a> {
-    /// One, with a device `uplink` for macvlan.
+    /// A node with a device `uplink` for macvlan.
     #[must_use]
     pub fn new(lab: &'a Lab) -> Self {
         let host = Netns::new(lab, "node");
@@ -62,7 +61,7 @@ impl<'a> Node<'a> {
         Self { lab, host, secret }
     }
 
-    /// A container's id as it is on this machine, where others may run tests too.
+    /// A container id that is unique on this machine, on which others may run tests.
     #[must_use]
     pub fn id(&self, container: &str) -> String {
         format!("{container}-{}", self.lab.tag())
@@ -88,7 +87,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A configuration of that plugin, with host-local where it has an IPAM.
+    /// A configuration for that plugin, with host-local if it needs an IPAM.
     #[must_use]
     pub fn config(&self, plugin: &str) -> Value {
         let subnet = self.lab.cidr(0);
@@ -107,7 +106,7 @@ impl<'a> Node<'a> {
         config
     }
 
-    /// Starts it, as libcni does: in an environment that is the runtime's own and then CNI's.
+    /// Starts the plugin as libcni does: the environment has the runtime's variables, followed by those of CNI.
     #[must_use]
     pub fn start(&self, call: &Call) -> Child {
         let mut command = Command::new(&call.plugin);
@@ -127,18 +126,18 @@ impl<'a> Node<'a> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.host.run(|| command.spawn()).expect("start the plugin");
         let mut stdin = child.stdin.take().expect("its standard input");
-        // A plugin may end without reading it.
+        // A plugin may end without reading its input.
         let _ = stdin.write_all(call.config.to_string().as_bytes());
         child
     }
 
-    /// Runs it to its end. Its process id, and how it ended.
+    /// Runs the plugin to its end. Returns its pid, and how it ended.
     pub fn run(&self, call: &Call) -> (u32, Output) {
         let child = self.start(call);
         (child.id(), child.wait_with_output().expect("wait for the plugin"))
     }
 
-    /// A plugin that is a script, in a directory of its own.
+    /// A script as a plugin, in the given directory.
     #[must_use]
     pub fn script(&self, dir: &Path, name: &str, body: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt as _;
@@ -150,33 +149,31 @@ impl<'a> Node<'a> {
     }
 }
 
-/// `ipwatch record`, running.
+/// A running `ipwatch record`.
 #[derive(Debug)]
 pub struct Recorder<'a> {
     child: Child,
     out: PathBuf,
     node: &'a Node<'a>,
-    /// A call that nobody asks about.
+    /// A call that is only used to wait.
     call: Call,
 }
 
-/// What was recorded of one run of a plugin.
+/// The record of one run of a plugin.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// The fact of its beginning.
     pub began: Value,
-    /// The fact of its end.
     pub ended: Option<Value>,
 }
 
 impl<'a> Recorder<'a> {
-    /// Starts it and waits until it sees calls.
+    /// Starts a recorder and waits until it sees calls.
     #[must_use]
     pub fn start(node: &'a Node<'a>, config: &Config) -> Self {
         Self::start_by(node, config, &Path::new(PLUGINS).join("loopback"))
     }
 
-    /// The same, with the loopback plugin that it is to see.
+    /// The same, with the loopback plugin that it must see.
     #[must_use]
     pub fn start_by(node: &'a Node<'a>, config: &Config, loopback: &Path) -> Self {
         let dir = node.lab.dir();
@@ -193,8 +190,8 @@ impl<'a> Recorder<'a> {
         recorder
     }
 
-    /// Waits until a call is recorded that is made now, and with it everything before. The record is
-    /// written in blocks, which long ids fill.
+    /// Makes a call and waits until it is recorded, and therefore everything before it. The record is written in
+    /// blocks, which the long ids fill.
     fn await_call(&self, word: &str) {
         let call = Call { container: word.repeat(16), ..self.call.clone() };
         eventually("a call is recorded", 20, || {
@@ -203,14 +200,13 @@ impl<'a> Recorder<'a> {
         });
     }
 
-    /// The record so far.
     #[must_use]
     pub fn text(&self) -> String {
         std::fs::read_to_string(&self.out).unwrap_or_default()
     }
 
-    /// Ends it. The runs of this node's that were recorded, with the ids that they were given here, and
-    /// the whole record.
+    /// Stops the recorder. Returns the recorded runs of this node, with container ids without the tag, and the whole
+    /// record.
     #[must_use]
     pub fn stop(mut self) -> (Vec<Seen>, String) {
         self.await_call("last");
@@ -244,7 +240,7 @@ impl<'a> Recorder<'a> {
 }
 
 impl Seen {
-    /// Whether it is what was called, by this process and with this end.
+    /// Checks that this is the record of `call`, by this process and with this end.
     ///
     /// # Panics
     /// It is not.
@@ -269,7 +265,7 @@ impl Seen {
         assert_eq!(ended["signal"].as_i64(), status.signal().map(i64::from), "{ended}");
     }
 
-    /// How long it ran, in nanoseconds.
+    /// Duration of the run, in nanoseconds.
     #[must_use]
     pub fn lasted(&self) -> u64 {
         let at = |fact: &Value| fact["at"].as_u64().expect("a time");
@@ -277,7 +273,7 @@ impl Seen {
     }
 }
 
-/// The one run with this command for this container, by a plugin of this name.
+/// The only run with this command, container and plugin.
 #[must_use]
 #[track_caller]
 pub fn only<'a>(seen: &'a [Seen], plugin: &str, command: &str, container: &str) -> &'a Seen {

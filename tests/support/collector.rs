@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::poll::{eventually, until};
 use crate::{Lab, need, sys};
 
-/// What is missing here to run it.
+/// Why it cannot be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     match binary() {
@@ -22,26 +22,26 @@ fn binary() -> Option<PathBuf> {
     std::env::var_os("IPWATCH_TEST_ROTEL").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// A collector, running or not.
+/// A collector, which may be stopped.
 #[derive(Debug)]
 pub struct Collector {
     child: Option<Child>,
     output: PathBuf,
     ports: (u16, u16),
-    /// Where it takes OTLP over gRPC.
+    /// Its endpoint for OTLP over gRPC.
     pub endpoint: String,
-    /// Where it takes OTLP over HTTP.
+    /// Its endpoint for OTLP over HTTP.
     pub http: String,
 }
 
-/// A span that it received, as it printed it.
+/// A received span, as the collector printed it.
 #[derive(Debug, Clone)]
 pub struct Span {
     text: String,
 }
 
 impl Collector {
-    /// Starts it on free ports of the loopback and waits until it listens.
+    /// Starts a collector on free ports of the loopback device and waits until it listens.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
         let ports = (free_port(), free_port());
@@ -53,7 +53,7 @@ impl Collector {
         collector
     }
 
-    /// Starts it where it was before, and waits until it listens. What it prints is added to what it printed.
+    /// Starts the collector again on the same ports, and waits until it listens. Its output is appended.
     pub fn again(&mut self) {
         let (grpc, http) = self.ports;
         let sink = fs::File::options().create(true).append(true).open(&self.output);
@@ -73,7 +73,7 @@ impl Collector {
         until("the collector listens", 20, || TcpStream::connect(("127.0.0.1", grpc)).is_ok());
     }
 
-    /// Ends it without warning.
+    /// Kills the collector.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -81,26 +81,26 @@ impl Collector {
         }
     }
 
-    /// Ends it as an operator would.
+    /// Stops the collector as an operator does.
     pub fn stop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         sys::kill(child.id(), libc::SIGTERM).expect("signal the collector");
         eventually("the collector stops", 30, || child.try_wait().expect("wait for the collector"));
     }
 
-    /// The port at which it takes OTLP over gRPC.
+    /// The port for OTLP over gRPC.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.ports.0
     }
 
-    /// What it received and printed so far.
+    /// Its output so far.
     #[must_use]
     pub fn received(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
 
-    /// The first span of this name with all these parts in it.
+    /// The first span with this name that contains all these parts.
     #[must_use]
     pub fn span(&self, name: &str, parts: &[&str]) -> Option<Span> {
         let received = self.received();
@@ -109,20 +109,20 @@ impl Collector {
         all.find(meant).map(|text| Span { text: text.to_owned() })
     }
 
-    /// Waits for it.
+    /// Waits for that span.
     #[track_caller]
     pub fn await_span(&self, name: &str, parts: &[&str]) -> Span {
         let what = format!("the span {name} with {parts:?} has arrived");
         eventually(&what, 20, || self.span(name, parts))
     }
 
-    /// How many spans of this name it printed, each counted once, however often it was sent.
+    /// Number of different spans with this name, however often each was sent.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         let received = self.received();
         let mut ids = BTreeSet::new();
         for text in received.split("Span #").skip(1) {
-            // The names of what else is in it come later.
+            // Names of attributes and links come later in the text.
             let head = &text[..text.floor_char_boundary(600)];
             if head.contains(name) {
                 ids.insert(field(head, "ID"));
@@ -142,7 +142,7 @@ impl Span {
     /// Whether it points at another one.
     ///
     /// # Panics
-    /// The other has no ids.
+    /// The other span has no ids.
     #[must_use]
     pub fn leads_to(&self, other: &Span) -> bool {
         let ids = [field(&other.text, "Trace ID"), field(&other.text, "ID")];

@@ -1,11 +1,11 @@
-//! What the daemon under test is told in its `ipwatch.toml`.
+//! The `ipwatch.toml` of the daemon under test.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::daemon::probes;
 
-/// What goes into `ipwatch.toml`.
+/// Contents of `ipwatch.toml`.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     grace: Option<u32>,
@@ -28,7 +28,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// One that is exactly this text.
+    /// A configuration with exactly this text.
     #[must_use]
     pub fn of(text: &str) -> Self {
         Self { whole: Some(text.to_owned()), ..Self::default() }
@@ -41,14 +41,14 @@ impl Config {
         self
     }
 
-    /// The same while its core is being dumped.
+    /// Grace while its core is being dumped, in seconds.
     #[must_use]
     pub fn core_dump_grace(mut self, seconds: u32) -> Self {
         self.core_dump_grace = Some(seconds);
         self
     }
 
-    /// A line about the probes.
+    /// Adds a line about the probes.
     #[must_use]
     pub fn probes_line(mut self, line: &str) -> Self {
         self.probes.push_str(line);
@@ -56,56 +56,57 @@ impl Config {
         self
     }
 
-    /// Grace before a dead sandbox counts, and before a teardown without progress does, in seconds.
+    /// Grace before a dead sandbox or a teardown without progress counts, in seconds.
     #[must_use]
     pub fn holders_grace(mut self, seconds: u32) -> Self {
         self.holders = Some(seconds);
         self
     }
 
-    /// Age of a leak where no runtime is to be asked, in seconds.
+    /// Age of a leak if no runtime can be asked, in seconds.
     #[must_use]
     pub fn leak_age(mut self, seconds: u32) -> Self {
         self.leak_age = Some(seconds);
         self
     }
 
-    /// A runtime that speaks the CRI.
+    /// Adds a runtime with the CRI.
     #[must_use]
     pub fn cri(mut self, socket: &Path) -> Self {
         self.runtimes.push(format!("{{ path = {socket:?}, kind = \"cri\" }}"));
         self
     }
 
-    /// One that speaks Docker's API.
+    /// Adds a runtime with Docker's API.
     #[must_use]
     pub fn docker(mut self, socket: &Path) -> Self {
         self.runtimes.push(format!("{{ path = {socket:?}, kind = \"docker\" }}"));
         self
     }
 
-    /// Every runtime that runs here counts, other tests' too. Otherwise those of labs that are not asked do not.
+    /// Counts every runtime on the machine, including those of other tests. By default runtimes of labs that are not
+    /// listed are ignored.
     #[must_use]
     pub fn all_runtimes(mut self) -> Self {
         self.all_runtimes = true;
         self
     }
 
-    /// Identity without cookies.
+    /// Identities without cookies.
     #[must_use]
     pub fn provisional(mut self) -> Self {
         self.provisional = true;
         self
     }
 
-    /// The CNI result cache.
+    /// Sets the CNI result cache.
     #[must_use]
     pub fn cache_dir(mut self, dir: &Path) -> Self {
         self.cache_dir = Some(dir.to_owned());
         self
     }
 
-    /// Directories of network configurations and of their plugins; those of the host are not looked at.
+    /// Sets the directories of network configurations and of their plugins; those of the host are not used.
     #[must_use]
     pub fn networks(mut self, conf_dirs: &[PathBuf], bin_dir: &Path) -> Self {
         self.conf_dirs.extend_from_slice(conf_dirs);
@@ -113,21 +114,21 @@ impl Config {
         self
     }
 
-    /// Where runtimes log.
+    /// Sets the logs of runtimes.
     #[must_use]
     pub fn logs(mut self, logs: &[PathBuf]) -> Self {
         self.logs.extend_from_slice(logs);
         self
     }
 
-    /// The collector.
+    /// Sets the collector.
     #[must_use]
     pub fn otlp(mut self, endpoint: &str) -> Self {
         self.otlp = Some(endpoint.to_owned());
         self
     }
 
-    /// A line beside the collector's address.
+    /// Adds a line to `[otlp]`.
     #[must_use]
     pub fn otlp_line(mut self, line: &str) -> Self {
         self.otlp_lines.push_str(line);
@@ -135,7 +136,7 @@ impl Config {
         self
     }
 
-    /// A key that is in no table.
+    /// Adds a key outside of any table.
     #[must_use]
     pub fn top(mut self, line: &str) -> Self {
         self.top.push_str(line);
@@ -143,7 +144,7 @@ impl Config {
         self
     }
 
-    /// Any other lines.
+    /// Adds any other line.
     #[must_use]
     pub fn line(mut self, line: &str) -> Self {
         self.extra.push_str(line);
@@ -151,8 +152,8 @@ impl Config {
         self
     }
 
-    /// The file's text. `IPWATCH_TEST_PROBES` (`all`, `kprobe`, `off`) says how high the attach ladder
-    /// may go, so that one suite runs on every rung.
+    /// The text of the file. `IPWATCH_TEST_PROBES` (`all`, `kprobe`, `off`) sets the highest permitted rung of the
+    /// attach ladder, so that the same tests run on every rung.
     #[must_use]
     pub fn text(&self) -> String {
         if let Some(whole) = &self.whole {
@@ -181,7 +182,7 @@ impl Config {
         if !lines.is_empty() {
             section("holders", lines);
         }
-        // Never those that this host may have: they know nothing of what stands here.
+        // Never the runtimes of this host: they do not know the pods of the tests.
         let mut lines = format!("sockets = [{}]", self.runtimes.join(", "));
         if !self.all_runtimes {
             let _ = write!(lines, "\nignore = [{:?}, \"/run\"]", std::env::temp_dir());
@@ -204,15 +205,15 @@ impl Config {
             section("cni", cni);
         }
         if !self.conf_dirs.is_empty() {
-            // Nothing of the host's own: its reservations are not the lab's.
+            // No stores of the host: its reservations do not belong to the lab.
             section("ipam", format!("data_dirs = []\nconf_dirs = {:?}", self.conf_dirs));
         }
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));
         }
         let mut lines = self.probes.clone();
-        // Off unless a test asks for it: nearly every test starts a daemon, several at a time, and each daemon's canary
-        // would make its netns beside the others.
+        // Off unless a test enables it: nearly every test starts a daemon, several at the same time, and each
+        // daemon's canary would create netns beside the others.
         if !lines.contains("canary") {
             lines.push_str("canary = false\n");
         }

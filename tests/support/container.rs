@@ -1,8 +1,8 @@
-//! The daemon in a container, as the DaemonSet of `deploy/kubernetes` runs it: an OCI bundle is made of what that
-//! manifest says (namespaces, mounts and how they propagate, capabilities) and given to runc. No kubelet takes part:
-//! what it makes of the manifest is written down here.
+//! The daemon in a container, as in the DaemonSet of `deploy/kubernetes`: an OCI bundle is derived from that manifest
+//! (namespaces, mounts and their propagation, capabilities) and run by runc. There is no kubelet: its translation of
+//! the manifest is reproduced here.
 //!
-//! `IPWATCH_TEST_CONTAINER=1` has every daemon of a run started this way.
+//! `IPWATCH_TEST_CONTAINER=1` starts every daemon of a run this way.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use crate::{Lab, daemon};
 
 const MANIFEST: &str = include_str!("../../deploy/kubernetes/daemonset.yaml");
 
-/// Whether this run's daemons are to be in containers.
+/// Whether the daemons of this run must be in containers.
 #[must_use]
 pub fn wanted() -> bool {
     std::env::var_os("IPWATCH_TEST_CONTAINER").is_some()
@@ -28,7 +28,7 @@ pub fn missing() -> Option<String> {
     (!runs.is_ok_and(|status| status.success())).then(|| "no runc".into())
 }
 
-/// What a container is made of. As the manifest says, unless a test changes it.
+/// The properties of a container: those of the manifest, unless a test changes them.
 #[derive(Debug, Clone)]
 pub struct Plan {
     host_pid: bool,
@@ -82,21 +82,21 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// With processes of its own.
+    /// With a separate PID namespace.
     #[must_use]
     pub fn own_pids(mut self) -> Self {
         self.host_pid = false;
         self
     }
 
-    /// With a network of its own.
+    /// With a separate network namespace.
     #[must_use]
     pub fn own_network(mut self) -> Self {
         self.host_network = false;
         self
     }
 
-    /// No mount follows the node's any more.
+    /// Without propagation of the node's mounts.
     #[must_use]
     pub fn private(mut self) -> Self {
         self.mounts.iter_mut().for_each(|mount| mount.follows = false);
@@ -104,7 +104,7 @@ impl Plan {
     }
 }
 
-/// A bundle on disk. The container is deleted when this is dropped, whatever became of runc.
+/// A bundle on disk. When dropped, the container is deleted, even if runc failed.
 #[derive(Debug)]
 pub struct Bundle {
     dir: PathBuf,
@@ -113,7 +113,7 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Of a container that runs `ipwatch ARGS`. The lab's directory is in it too, for the tests' own files.
+    /// A bundle whose container runs `ipwatch ARGS`. The lab's directory is mounted in it as well.
     #[must_use]
     pub fn make(lab: &Lab, plan: &Plan, args: &[String]) -> Self {
         let dir = lab.subdir("bundle");
@@ -129,7 +129,7 @@ impl Bundle {
         for mount in plan.mounts.iter().chain([&own]) {
             fs::create_dir_all(root.join(mount.to.trim_start_matches('/'))).expect("a mount point");
             if !mount.from.exists() {
-                // As `DirectoryOrCreate` would, but not on the host of a test.
+                // `DirectoryOrCreate` would create it, but not on a test's host.
                 continue;
             }
             mounts.push(mount.option());
@@ -173,7 +173,7 @@ impl Bundle {
         command
     }
 
-    /// What runs it, and hands on signals.
+    /// The command that runs the container and passes signals on.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = self.runc();

@@ -1,4 +1,4 @@
-//! The daemon under test and the questions put to it, through its command line.
+//! The daemon under test, and queries to it through its command line.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -16,11 +16,11 @@ use crate::shared::{self, Part};
 use crate::unit::{self, Cage};
 use crate::{Config, Lab, peek, remedy, sys};
 
-/// In its lab.
+/// File names in the lab.
 const SOCKET: &str = "ipwatch.sock";
 const LOG: &str = "daemon.log";
 
-/// The binary under test: `IPWATCH_BIN`, else the one cargo built beside this.
+/// The binary under test: `IPWATCH_BIN`, else the one that cargo built beside this one.
 #[must_use]
 pub fn binary() -> PathBuf {
     std::env::var_os("IPWATCH_BIN").map_or_else(
@@ -45,23 +45,23 @@ pub fn probes() -> String {
     std::env::var("IPWATCH_TEST_PROBES").unwrap_or_else(|_| "all".into())
 }
 
-/// A running daemon. Stopped when dropped; its log is printed, for a test that fails.
+/// A running daemon. Stopped when dropped; its log is printed for a test that fails.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
     socket: PathBuf,
     log: PathBuf,
-    /// The container that it is in.
+    /// The container in which it runs.
     bundle: Option<Bundle>,
-    /// Where its pid is, when `child` only waits for it.
+    /// The file with its pid, if `child` only waits for the daemon.
     pid_file: Option<PathBuf>,
-    /// What sees the same, where a recording is wanted.
+    /// A recorder beside it, if a recording is requested.
     _recorder: Option<Recorder>,
 }
 
 impl Daemon {
-    /// Starts it with a socket and a state directory in the lab, and waits for its first answer. A
-    /// second start in the same lab finds the first one's state.
+    /// Starts a daemon with a socket and a state directory in the lab, and waits for its first answer. A second start
+    /// in the same lab finds the state of the first.
     #[must_use]
     pub fn start(lab: &Lab, config: &Config) -> Self {
         Self::start_in(lab, config, &lab.subdir("state"))
@@ -75,10 +75,10 @@ impl Daemon {
         daemon
     }
 
-    /// Waits for its first answer.
+    /// Waits for the first answer.
     ///
     /// # Panics
-    /// It ended instead.
+    /// The daemon ended instead.
     #[track_caller]
     pub fn await_ready(&mut self) {
         eventually("the daemon answers", 20, || {
@@ -118,15 +118,15 @@ impl Daemon {
         daemon
     }
 
-    /// The same through another program, which becomes the daemon: its arguments are those of
-    /// `command` and then the daemon's.
+    /// The same through another program that executes the daemon: gets the arguments of `command` and then those of
+    /// the daemon.
     #[must_use]
     pub fn spawn_by(mut command: Command, lab: &Lab, config: &Config, state: &Path) -> Self {
         command.args(Self::arguments(lab, config, state));
         Self::launch(command, lab)
     }
 
-    /// Its arguments; what they name is written.
+    /// Its arguments; writes the configuration that they name.
     fn arguments(lab: &Lab, config: &Config, state: &Path) -> Vec<String> {
         let file = lab.dir().join("ipwatch.toml");
         fs::write(&file, config.text()).expect("write the configuration");
@@ -156,7 +156,7 @@ impl Daemon {
         }
     }
 
-    /// One that systemd runs: it is asked here, and `follow`, which prints its log, stands for it.
+    /// A daemon that systemd runs; `child` is `follow`, which prints its log.
     #[must_use]
     pub fn of_a_service(follow: Command, lab: &Lab, socket: &Path) -> Self {
         let mut daemon = Self::launch(follow, lab);
@@ -164,34 +164,33 @@ impl Daemon {
         daemon
     }
 
-    /// The one that tests share, for a test that `needs [SharedDaemon]`.
+    /// The daemon that tests share, for a test that `needs [SharedDaemon]`.
     #[must_use]
     pub fn shared(lab: &Lab) -> Self {
         let (home, _) = shared::joined(Part::Daemon);
         let mut follow = Command::new("tail");
-        // From now on: what it said of other tests explains no failure of this one.
+        // From now on: its log about other tests does not explain a failure of this one.
         follow.args(["-n", "0", "-f"]).arg(home.join(LOG));
         Self::of_a_service(follow, lab, &home.join(SOCKET))
     }
 
-    /// The same for the one who keeps it running. Its grace is none that a test waits for.
+    /// Starts the shared daemon. Its grace is too long for a test to wait for.
     pub(crate) fn start_shared(lab: &Lab) -> Self {
         Self::start(lab, &Config::default().grace(60))
     }
 
-    /// How it ended, if it has.
+    /// How it ended; `None` if it runs.
     pub fn has_ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().expect("wait for the daemon")?;
         Some(format!("{status}\n{}", self.log()))
     }
 
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.bundle.as_ref().map_or_else(|| self.signalled(), Bundle::pid)
     }
 
-    /// Whom to signal so that it ends.
+    /// The process that must be signalled to end the daemon.
     fn signalled(&self) -> u32 {
         let Some(file) = &self.pid_file else { return self.child.id() };
         eventually("it has written its pid", 10, || {
@@ -199,19 +198,18 @@ impl Daemon {
         })
     }
 
-    /// Its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Everything it said so far.
+    /// Its log so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Runs `ipwatch ARGS` against it.
+    /// Runs `ipwatch ARGS` for this daemon.
     #[must_use]
     pub fn ask(&self, args: &[&str]) -> Output {
         let mut command = Command::new(binary());
@@ -219,7 +217,7 @@ impl Daemon {
         command.output().expect("run ipwatch")
     }
 
-    /// The document that `ipwatch ARGS -o json` prints; `None` when it says "not found" (exit code 3).
+    /// The document that `ipwatch ARGS -o json` prints; `None` if it exits with "not found" (3).
     ///
     /// # Panics
     /// Any other failure, or no JSON.
@@ -237,7 +235,7 @@ impl Daemon {
         Some(document)
     }
 
-    /// The list under `key` of the document that a question brings; empty when nothing is found.
+    /// The list under `key` of the answer's document; empty if nothing is found.
     #[must_use]
     #[track_caller]
     pub fn list(&self, key: &str, args: &[&str]) -> Vec<Value> {
@@ -255,20 +253,20 @@ impl Daemon {
         self.list("addresses", &["query", "ip", &ip.to_string()])
     }
 
-    /// What it says of one IP in one netns, by the netns's inode.
+    /// The address with this IP in the netns with this inode.
     #[must_use]
     #[track_caller]
     pub fn ip_in(&self, ip: impl ToString, netns: u64) -> Option<Value> {
         self.ip(ip).into_iter().find(|address| address["netns"]["inode"] == netns)
     }
 
-    /// The same at a first look.
+    /// The same from the HTTP API, which is cheaper to poll.
     fn peek_ip_in(&self, ip: &str, netns: u64) -> Option<Value> {
         let all = peek::list(&self.socket, &format!("/v1/addresses?ip={ip}"), "addresses");
         all.into_iter().find(|address| address["netns"]["inode"] == netns)
     }
 
-    /// Waits until it knows this IP in this netns.
+    /// Waits until the daemon knows this IP in this netns.
     #[track_caller]
     pub fn await_ip(&self, ip: impl ToString, netns: u64) -> Value {
         let ip = ip.to_string();
@@ -289,7 +287,7 @@ impl Daemon {
         })
     }
 
-    /// Waits until it no longer knows this IP in this netns.
+    /// Waits until the daemon no longer knows this IP in this netns.
     #[track_caller]
     pub fn await_no_ip(&self, ip: impl ToString, netns: u64) {
         let ip = ip.to_string();
@@ -299,7 +297,7 @@ impl Daemon {
         });
     }
 
-    /// Waits until this IP in this netns has a holder for which `is` holds, and returns the holder.
+    /// Waits until this IP in this netns has a holder that matches `is`, and returns the holder.
     #[track_caller]
     pub fn await_holder(
         &self,
@@ -331,7 +329,7 @@ impl Daemon {
         all
     }
 
-    /// The open findings about a netns, by its inode.
+    /// The open findings about the netns with this inode.
     #[must_use]
     #[track_caller]
     pub fn findings_in(&self, netns: u64) -> Vec<Value> {
@@ -340,7 +338,7 @@ impl Daemon {
         all
     }
 
-    /// Waits until an open finding with this code fires for which `is` holds.
+    /// Waits until a finding with this code that matches `is` fires.
     #[track_caller]
     pub fn await_firing(&self, code: &str, seconds: u32, is: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Vec::new();
@@ -369,14 +367,14 @@ impl Daemon {
         })
     }
 
-    /// What it says of a source.
+    /// The status of a source.
     #[must_use]
     pub fn source(&self, name: &str) -> Option<Value> {
         let document = self.document(&["doctor"])?;
         document["sources"].as_array()?.iter().find(|source| source["name"] == name).cloned()
     }
 
-    /// Waits until a source answers, however much.
+    /// Waits until a source is active or degraded.
     #[track_caller]
     pub fn await_source(&self, name: &str) {
         let mut seen = None;
@@ -388,7 +386,7 @@ impl Daemon {
         assert!(answers, "source {name} does not answer: {seen:?}");
     }
 
-    /// Follows every change of a finding from now on.
+    /// Follows every change of findings from now on.
     #[must_use]
     pub fn follow(&self) -> Follower {
         self.follow_what(&[])
@@ -405,11 +403,11 @@ impl Daemon {
         Follower { child, path }
     }
 
-    /// Everything that it tells from now on, line by line, until the socket is shut down: by its socket, for
-    /// that is one program less on the way.
+    /// All events from now on, line by line, until the socket is shut down. Uses the socket directly, because that is
+    /// one process less on the way.
     pub fn events(&self) -> (UnixStream, impl Iterator<Item = String> + Send + use<>) {
         let mut socket = UnixStream::connect(&self.socket).expect("connect to the daemon");
-        // 1.0: the answer ends with the connection, and there is nothing but lines in it.
+        // 1.0: the answer ends with the connection, and its body has only lines.
         socket.write_all(b"GET /v1/watch HTTP/1.0\r\n\r\n").expect("ask the daemon");
         let mut lines = BufReader::new(socket.try_clone().expect("a second handle")).lines();
         let status = lines.next().expect("an answer").expect("an answer");
@@ -419,26 +417,26 @@ impl Daemon {
         (socket, body.map_while(Result::ok))
     }
 
-    /// Ends it as an operator would, and says how it ended.
+    /// Stops the daemon as an operator does, and returns how it ended.
     pub fn stop(mut self) -> std::process::ExitStatus {
         sys::kill(self.signalled(), libc::SIGTERM).expect("signal the daemon");
         eventually("the daemon stops", 15, || self.child.try_wait().expect("wait for the daemon"))
     }
 
-    /// Ends it without warning.
+    /// Kills the daemon.
     pub fn crash(mut self) {
         sys::kill(self.signalled(), libc::SIGKILL).expect("kill the daemon");
         self.child.wait().expect("wait for the daemon");
     }
 
-    /// Waits for it to end by itself and returns its exit code.
+    /// Waits for the daemon to end by itself, and returns its exit code.
     pub fn ended(&mut self) -> Option<i32> {
         eventually("the daemon ends", 20, || self.child.try_wait().expect("wait for the daemon"))
             .code()
     }
 }
 
-/// `ipwatch watch`, running.
+/// A running `ipwatch watch`.
 #[derive(Debug)]
 pub struct Follower {
     child: Child,
@@ -446,10 +444,10 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Every change of a finding that was told so far, in order.
+    /// Every change of a finding so far, in order.
     ///
     /// # Panics
-    /// Some were not, because this follower was too slow.
+    /// Changes are missing, because this follower was too slow.
     #[must_use]
     #[track_caller]
     pub fn changes(&self) -> Vec<Value> {
@@ -459,8 +457,8 @@ impl Follower {
         findings(events)
     }
 
-    /// The same without those that were missed. Where other tests make events by the thousand, the log
-    /// has what is missing here.
+    /// The same without the changes that were missed: if other tests cause thousands of events, the log has those
+    /// that are missing here.
     #[must_use]
     pub fn changes_seen(&self) -> Vec<Value> {
         findings(self.events())
@@ -468,12 +466,12 @@ impl Follower {
 
     fn events(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.path).expect("what was followed");
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
         whole.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
     }
 
-    /// Everything that was told, as it stands.
+    /// Its whole output so far.
     #[must_use]
     pub fn text(&self) -> String {
         fs::read_to_string(&self.path).unwrap_or_default()
@@ -497,7 +495,7 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             println!("the daemon said:\n{}", self.log());
         }
-        // One in a unit has an end of its own, as `child` is only who waits for it.
+        // For a daemon in a unit, `child` only waits for it, so the daemon itself is signalled.
         let pid = self.pid_file.as_ref().and_then(|file| fs::read_to_string(file).ok());
         let pid = pid.and_then(|text| text.trim().parse().ok()).unwrap_or(self.child.id());
         if !matches!(self.child.try_wait(), Ok(Some(_))) {

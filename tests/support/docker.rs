@@ -1,6 +1,6 @@
-//! A real dockerd with everything of it in the lab, asked over its own API. Its containers have no
-//! network of docker's: as kubelet's dockershim did, a pod is a container `k8s_POD_…` that has a netns
-//! with nothing in it, and the network comes from outside. Nothing of the host's own is touched.
+//! A real dockerd with all its files in the lab, used through its own API. Its containers have no docker network: as
+//! with kubelet's dockershim, a pod is a container `k8s_POD_…` with an empty netns, whose network is added from
+//! outside. Nothing of the host is touched.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,10 +14,10 @@ use crate::poll::{eventually, until};
 use crate::{Lab, cgroup, need, netns, pod, proc, sys};
 
 const IMAGE: &str = "ipwatch.test/busybox:1";
-/// State of the containerd that dockerd starts.
+/// State of dockerd's containerd.
 const STATE: &str = "exec/containerd/daemon";
 
-/// What is missing here to run containers.
+/// Why no containers can be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     if program().is_none() {
@@ -41,7 +41,7 @@ pub struct Dockerd<'a> {
 /// A pod of a kubelet that uses docker.
 #[derive(Debug, Clone)]
 pub struct Pod {
-    /// Its uid; its namespace is `shop`.
+    /// The pod's uid; its namespace is `shop`.
     pub uid: String,
     /// `k8s_POD_…`, which holds the netns.
     pub sandbox: Container,
@@ -49,23 +49,20 @@ pub struct Pod {
     pub main: Container,
 }
 
-/// A container of it.
+/// A container.
 #[derive(Debug, Clone)]
 pub struct Container {
-    /// Its name.
     pub name: String,
-    /// Its id.
     pub id: String,
-    /// Its first process.
+    /// Pid of its first process.
     pub pid: u32,
     /// Inode of its netns.
     pub netns: u64,
-    /// Its IP.
     pub ip: String,
 }
 
 impl<'a> Dockerd<'a> {
-    /// Starts it and gives it the one image.
+    /// Starts dockerd and imports the image.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
         let dir = lab.subdir("docker");
@@ -76,14 +73,13 @@ impl<'a> Dockerd<'a> {
         dockerd
     }
 
-    /// Where it answers.
+    /// Path of its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join("sock")
     }
 
-    /// Runs a container that no kubelet made. It sees `dir` as `/host` and has an IP: number `n` of the
-    /// lab's.
+    /// Runs a container outside of a kubelet. It sees `dir` as `/host` and has the IP number `n` of the lab.
     #[must_use]
     pub fn run(&self, name: &str, n: u8, dir: &Path, command: &[&str]) -> Container {
         let parent = format!("/{}/docker", group(self.lab.tag()));
@@ -108,14 +104,14 @@ impl<'a> Dockerd<'a> {
         self.with_ip(self.container(name, &parent, "none", dir, command, more), n)
     }
 
-    /// Makes a network of docker's own.
+    /// Creates a docker network.
     pub fn network(&self, name: &str, subnet: &str) {
         let ipam = json!({ "Driver": "default", "Config": [{ "Subnet": subnet }] });
         let wanted = json!({ "Name": name, "Internal": true, "IPAM": ipam });
         let _ = self.post("/networks/create", &wanted);
     }
 
-    /// Runs a container in such a network, with an IP of docker's choice.
+    /// Runs a container in such a network, with an IP that docker chooses.
     #[must_use]
     pub fn run_in(&self, name: &str, network: &str, command: &[&str]) -> Container {
         let parent = format!("/{}/docker", group(self.lab.tag()));
@@ -126,14 +122,14 @@ impl<'a> Dockerd<'a> {
         Container { ip: ip.as_str().expect("an IP").to_owned(), ..container }
     }
 
-    /// Where it keeps its networks.
+    /// Directory of its networks.
     #[must_use]
     pub fn data_root(&self) -> PathBuf {
         self.dir.join("data")
     }
 
-    /// Runs a pod as kubelet's dockershim does: a container that holds the netns, with an IP, and
-    /// another one in that netns which runs `command`.
+    /// Runs a pod as kubelet's dockershim does: a container that holds the netns, with an IP, and another container
+    /// in that netns that runs `command`.
     #[must_use]
     pub fn run_pod(&self, name: &str, n: u8, dir: &Path, command: &[&str]) -> Pod {
         let uid = pod::new_uid(self.lab.tag());
@@ -161,7 +157,7 @@ impl<'a> Dockerd<'a> {
         let mut wanted = json!({
             "Image": IMAGE,
             "Cmd": command,
-            // Of a container that it finds running at its start it waits for the end so long.
+            // How long it waits at its start for the end of a running container.
             "StopTimeout": 1,
             "HostConfig": {
                 "NetworkMode": network,
@@ -196,19 +192,19 @@ impl<'a> Dockerd<'a> {
         Container { ip: self.lab.ip(n).to_string(), ..container }
     }
 
-    /// What it says of a container; `None`: it knows of none such.
+    /// Its data about a container; `None` if it does not know the container.
     #[must_use]
     pub fn inspect(&self, id: &str) -> Option<Value> {
         self.request("GET", &format!("/containers/{id}/json"), b"", "").ok()
     }
 
-    /// Its word for a container's state.
+    /// The state of a container, as docker reports it.
     #[must_use]
     pub fn state_of(&self, id: &str) -> Option<String> {
         self.inspect(id)?["State"]["Status"].as_str().map(str::to_owned)
     }
 
-    /// Starts a container that has ended; its IP is gone with its netns.
+    /// Starts a container that has ended; its IP was lost with its netns.
     pub fn start_again(&self, container: &Container) {
         self.post(&format!("/containers/{}/start", container.id), &Value::Null);
     }
@@ -219,8 +215,8 @@ impl<'a> Dockerd<'a> {
         self.request("DELETE", &path, b"", "").expect("remove the container");
     }
 
-    /// Kills dockerd, its containerd and the shims of `containers`, and lets runc forget these: their
-    /// processes go on, and nobody knows them.
+    /// Kills dockerd, its containerd and the shims of `containers`, and removes these from runc's state: their
+    /// processes continue, unknown to all.
     pub fn crash_around(&mut self, containers: &[&Container]) {
         let shims: Vec<u32> =
             containers.iter().filter_map(|container| proc::parent_of(container.pid)).collect();
@@ -239,7 +235,7 @@ impl<'a> Dockerd<'a> {
         }
     }
 
-    /// Starts it again.
+    /// Restarts dockerd.
     pub fn restart(&mut self) {
         for left in ["pid", "exec/containerd/containerd.pid"] {
             let _ = fs::remove_file(self.dir.join(left));
@@ -252,7 +248,7 @@ impl<'a> Dockerd<'a> {
         eventually("dockerd is ready", 30, || self.request("GET", "/info", b"", "").ok());
     }
 
-    /// The layer of the image for containerd is all there is to it.
+    /// The image is imported from the layer that was made for containerd.
     fn import_image(&self) {
         pod::make_image(&self.dir);
         let layer = fs::read(self.dir.join("layer.tar")).expect("read the layer");
@@ -267,7 +263,7 @@ impl<'a> Dockerd<'a> {
         done.unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 
-    /// One request of HTTP/1.0, which ends with the connection.
+    /// A request of HTTP/1.0, which ends with the connection.
     fn request(&self, method: &str, path: &str, body: &[u8], kind: &str) -> Result<Value, String> {
         let text = |error: std::io::Error| error.to_string();
         let mut stream = UnixStream::connect(self.socket()).map_err(text)?;
@@ -298,7 +294,7 @@ impl Drop for Dockerd<'_> {
             println!("dockerd said last:");
             tail.iter().rev().for_each(|line| println!("{line}"));
         }
-        // What it started bears the lab's tag and is swept.
+        // The processes that it started carry the lab's tag and are swept.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -324,12 +320,12 @@ fn spawn(dir: &Path) -> Child {
         .expect("start dockerd")
 }
 
-/// The top of a lab's cgroups; none that [`cgroup::sweep`] takes, which ends no processes.
+/// Root of a lab's cgroups. Not under a name that [`cgroup::sweep`] removes, because that does not end processes.
 fn group(tag: &str) -> String {
     format!("{tag}.docker")
 }
 
-/// Ends what a lab's containers left running, and removes their cgroups.
+/// Ends the remaining processes of a lab's containers, and removes their cgroups.
 pub fn sweep(tag: &str) {
     let dir = Lab::dir_of(tag).join("docker");
     if dir.exists() {

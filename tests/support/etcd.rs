@@ -1,5 +1,5 @@
-//! A real etcd on a loopback port of its own, with both of its APIs, asked by curl: its v3 API over HTTP (the JSON
-//! gateway), its v2 API as it is.
+//! A real etcd on a loopback port with both APIs, accessed by curl: its v3 API over HTTP (the JSON gateway), and its
+//! v2 API.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 use crate::poll::until;
 use crate::{Lab, kubernetes, need, sys};
 
-/// What is missing here to run one.
+/// Why it cannot be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     kubernetes::without(&["etcd"])
         .or_else(|| ["/usr/bin/curl", "/usr/bin/openssl"].into_iter().find_map(need::absent))
 }
 
-/// Ended when dropped; its last words are printed, for a test that fails.
+/// Killed when dropped; the end of its log is printed for a test that fails.
 #[derive(Debug)]
 pub struct Etcd {
     dir: PathBuf,
-    /// Where its clients find it.
+    /// The port for clients.
     port: u16,
     peers: u16,
     secure: bool,
@@ -33,13 +33,13 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it and waits until it answers.
+    /// Starts etcd and waits until it answers.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
         Self::new(lab, false)
     }
 
-    /// The same over TLS, for who has a certificate of its authority.
+    /// The same over TLS, with client certificates.
     #[must_use]
     pub fn secure(lab: &Lab) -> Self {
         Self::new(lab, true)
@@ -57,19 +57,19 @@ impl Etcd {
         etcd
     }
 
-    /// Its address.
+    /// Its URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("{}://127.0.0.1:{}", if self.secure { "https" } else { "http" }, self.port)
     }
 
-    /// Where its clients find it.
+    /// The port for clients.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// `[calico]` for it.
+    /// The `[calico]` section for it.
     #[must_use]
     pub fn lines(&self, api: &str) -> String {
         let mut lines =
@@ -83,19 +83,19 @@ impl Etcd {
         lines
     }
 
-    /// Kills it; what it holds stays on disk.
+    /// Kills etcd; its data stays on disk.
     pub fn crash(&mut self) {
         let _ = sys::kill(self.child.id(), libc::SIGKILL);
         let _ = self.child.wait();
     }
 
-    /// Starts it again as it was, and waits until it answers.
+    /// Restarts etcd, and waits until it answers.
     pub fn restart(&mut self) {
         self.child = spawn(&self.dir, self.port, self.peers, self.secure);
         self.await_ready();
     }
 
-    /// Kills it, has `work` done with it where nobody finds it, and starts it again where it was.
+    /// Kills etcd, calls `work` with it on another port, and restarts it on its own port.
     pub fn while_away(&mut self, work: impl FnOnce(&mut Self)) {
         self.crash();
         let home = std::mem::replace(&mut self.port, free());
@@ -106,29 +106,29 @@ impl Etcd {
         self.restart();
     }
 
-    /// Stops it where it stands: it is there, and answers nothing.
+    /// Stops etcd (SIGSTOP): it accepts connections, and answers nothing.
     pub fn hang(&self) {
         sys::kill(self.child.id(), libc::SIGSTOP).expect("stop it");
     }
 
-    /// And has it go on.
+    /// Continues etcd.
     pub fn go_on(&self) {
         sys::kill(self.child.id(), libc::SIGCONT).expect("have it go on");
     }
 
-    /// A key of the v3 API.
+    /// Sets a key of the v3 API.
     #[track_caller]
     pub fn put(&self, key: &str, value: &str) {
         self.v3("kv/put", &json!({ "key": encoded(key), "value": encoded(value) }));
     }
 
-    /// The same, deleted.
+    /// Deletes a key of the v3 API.
     #[track_caller]
     pub fn delete(&self, key: &str) {
         self.v3("kv/deleterange", &json!({ "key": encoded(key) }));
     }
 
-    /// Forgets what was before now.
+    /// Compacts the history.
     #[track_caller]
     pub fn compact(&self) {
         let now = self.v3("kv/range", &json!({ "key": encoded("/") }));
@@ -143,7 +143,7 @@ impl Etcd {
         serde_json::from_str(&answer).expect("a JSON answer")
     }
 
-    /// Gives a user a role. `token`: of who may.
+    /// Grants a role to a user. `token` must be of a user who may.
     #[track_caller]
     pub fn grant(&self, token: &str, user: &str, role: &str) {
         let body = json!({ "user": user, "role": role }).to_string();
@@ -152,7 +152,7 @@ impl Etcd {
         done.unwrap_or_else(|error| panic!("grant: {error}"));
     }
 
-    /// Gives a role the right to read what is between two keys.
+    /// Permits a role to read the keys in a range.
     #[track_caller]
     pub fn grant_read(&self, token: &str, role: &str, from: &str, end: &str) {
         let range = json!({ "permType": "READ", "key": encoded(from), "range_end": encoded(end) });
@@ -162,7 +162,7 @@ impl Etcd {
         done.unwrap_or_else(|error| panic!("grant: {error}"));
     }
 
-    /// A key of the v2 API. In a name, `[1-9]` is nine of them.
+    /// Sets a key of the v2 API. `[1-9]` in a name sets nine keys.
     #[track_caller]
     pub fn set(&self, key: &str, value: &str) {
         let value = format!("value={value}");
@@ -170,14 +170,14 @@ impl Etcd {
         self.curl(&set, &format!("/v2/keys{key}"), None).unwrap_or_else(|e| panic!("{key}: {e}"));
     }
 
-    /// Deletes a directory of the v2 API, with all that it holds.
+    /// Deletes a directory of the v2 API with its contents.
     #[track_caller]
     pub fn remove(&self, key: &str) {
         let path = format!("/v2/keys{key}?recursive=true");
         self.curl(&["--request", "DELETE"], &path, None).unwrap_or_else(|e| panic!("{key}: {e}"));
     }
 
-    /// The sum of the counters whose lines begin so.
+    /// The sum of the counters whose lines begin with this text.
     #[must_use]
     #[track_caller]
     pub fn counted(&self, begins: &str) -> u64 {
@@ -262,7 +262,7 @@ fn spawn(dir: &std::path::Path, port: u16, peers: u16, secure: bool) -> Child {
     command.spawn().expect("start etcd")
 }
 
-/// A port that nobody has.
+/// A free port.
 fn free() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     listener.local_addr().expect("its number").port()
@@ -272,7 +272,7 @@ fn encoded(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-/// An authority, and certificates by it for a server on loopback and for a client.
+/// A certificate authority, and certificates for a server on loopback and for a client.
 fn certificates(dir: &std::path::Path) {
     let script = "set -e
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 \\

@@ -1,6 +1,5 @@
-//! A mock of a container runtime, for where no containerd fits: the VMs, and the figures with their
-//! hundreds of pods. It has the sandboxes that a test says it has. Everywhere else the tests ask a real
-//! one ([`crate::pod`]).
+//! A fake container runtime, where no containerd fits: in the VMs, and for figures with hundreds of pods. It reports
+//! the sandboxes that a test sets. All other tests use a real runtime ([`crate::pod`]).
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -10,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::network::Container;
 use crate::{Lab, Sandbox, pod};
 
-/// It answers as containerd until dropped.
+/// Answers as containerd until dropped.
 #[derive(Debug)]
 pub struct FakeCri {
     child: Child,
@@ -19,7 +18,7 @@ pub struct FakeCri {
 }
 
 impl FakeCri {
-    /// Starts one that has nothing.
+    /// Starts one without sandboxes.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
         Self::start_at(lab, &lab.dir().join("cri.sock"))
@@ -45,13 +44,12 @@ impl FakeCri {
         Self { child, socket, file }
     }
 
-    /// Its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What it answers, asked as anybody would.
+    /// Its list, as a client gets it.
     #[must_use]
     pub fn list(&self) -> String {
         let out = Command::new(pod::client()).arg(&self.socket).arg("list").output();
@@ -60,20 +58,20 @@ impl FakeCri {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// From now on it has these lines (`tests/cri/src/serve.rs`).
+    /// Sets its contents to these lines (`tests/cri/src/serve.rs`).
     pub fn has(&self, lines: &str) {
-        // Replaced whole: it may be reading.
+        // Replaced atomically, because the fake may be reading.
         let part = self.file.with_extension("part");
         fs::write(&part, lines).expect("write what it has");
         fs::rename(part, &self.file).expect("replace what it has");
     }
 
-    /// From now on it has this pod, in this state.
+    /// Sets its contents to this pod in this state.
     pub fn has_pod(&self, pod: &Sandbox, state: &str) {
         self.has(&Self::lines(pod, state));
     }
 
-    /// The line of the sandbox of a container that a test called plugins for.
+    /// The line for the sandbox of a container for which a test called plugins.
     #[must_use]
     pub fn line(container: &Container, state: &str) -> String {
         let Container { id, pod, uid } = container;

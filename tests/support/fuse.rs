@@ -1,9 +1,9 @@
-//! A file system that never answers: the plainest way to make a process hang in the kernel.
+//! A file system that never answers: the simplest way to make a process hang in the kernel.
 //!
-//! It speaks to raw `/dev/fuse` (`include/uapi/linux/fuse.h`, protocol 7.31) and serves one file,
-//! `hang`: it opens, but READ, FLUSH and FSYNC get no answer, and neither does CREATE, so that a core dump
-//! into the directory hangs too. When the server ends, the kernel aborts the connection
-//! (`fuse_dev_release`) and everything that hung on it goes on.
+//! It implements raw `/dev/fuse` (`include/uapi/linux/fuse.h`, protocol 7.31) with one file, `hang`. The file can be
+//! opened, but READ, FLUSH and FSYNC get no answer, and neither does CREATE, so that a core dump into the directory
+//! hangs too. When the server ends, the kernel aborts the connection (`fuse_dev_release`), and every process that
+//! hung on it continues.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::Lab;
 use crate::role::{Helper, Role, Running};
 
-/// The mounted file system. Its server ends when this is dropped, or when the test process does.
+/// The mounted file system. Its server ends when this is dropped, or when the test process ends.
 #[derive(Debug)]
 pub struct Hung {
     server: Option<Running>,
@@ -29,7 +29,7 @@ impl Hung {
         Self::mount_at(lab, "fuse")
     }
 
-    /// A second one, under another name.
+    /// A second file system, under another name.
     #[must_use]
     pub fn mount_at(lab: &Lab, name: &str) -> Self {
         let dir = lab.subdir(name);
@@ -38,8 +38,8 @@ impl Hung {
         Self { server: Some(server), dir }
     }
 
-    /// One that does not even say what is in it. Whoever looks hangs: only for a machine that nobody else is on
-    /// ([`crate::Need::OwnMachine`]).
+    /// A file system that does not even answer lookups. Every process that looks there hangs: only for a machine that
+    /// nobody else uses ([`crate::Need::OwnMachine`]).
     #[must_use]
     pub fn mount_silent(dir: &Path) -> Self {
         std::fs::create_dir_all(dir).expect("make a directory");
@@ -48,33 +48,33 @@ impl Hung {
         Self { server: Some(server), dir: dir.to_owned() }
     }
 
-    /// Has the server answer nothing any more. What the kernel has of it in its caches is still found.
+    /// Makes the server answer nothing any more. What the kernel has in its caches is still found.
     pub fn fall_silent(&mut self) {
         let server = self.server.as_mut().expect("a server that was not released");
         server.tell(SILENCE);
         assert_eq!(server.hear(), SILENCE);
     }
 
-    /// Where it is mounted. Nothing can be created there: the attempt hangs.
+    /// Its mount point. Creating a file there hangs.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The file that opens and then hangs.
+    /// The file that can be opened and then hangs.
     #[must_use]
     pub fn file(&self) -> String {
         self.dir.join("hang").to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// Waits until the server has taken a READ. Before that, SIGKILL withdraws the request
-    /// (`request_wait_answer`, the `FR_PENDING` case) and the reader does not hang in it.
+    /// Waits until the server has received a READ. Before that, SIGKILL would withdraw the request
+    /// (`request_wait_answer`, the `FR_PENDING` case) and the reader would not hang.
     pub fn await_read(&mut self) {
         let server = self.server.as_mut().expect("a server that was not released");
         assert_eq!(server.hear(), "read");
     }
 
-    /// Aborts the connection: what hung goes on.
+    /// Aborts the connection: processes that hang continue.
     pub fn release(&mut self) {
         if let Some(server) = self.server.take() {
             server.end();
@@ -95,7 +95,7 @@ fn unmount(dir: &Path) {
     let _ = rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH);
 }
 
-/// To the server, and what it says then.
+/// The command to the server, and its answer.
 const SILENCE: &str = "silence";
 
 const HEADER_IN: usize = 40;
@@ -122,7 +122,7 @@ mod opcode {
     pub(super) const READDIRPLUS: u32 = 44;
 }
 
-/// The server: mounts itself on `args[0]` and answers until the test ends.
+/// The server: mounts the file system on `args[0]` and answers until the test ends.
 pub(crate) fn serve(args: &[String]) {
     let mut device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
     mount(&device, Path::new(&args[0]));
@@ -183,9 +183,9 @@ fn answer(device: &mut File, request: &[u8], silent: bool) {
     let unique = u64_at(request, 8);
     let node = u64_at(request, 16);
     let reply = match u32_at(request, 4) {
-        // These get no answer by the protocol …
+        // The protocol has no answer for these …
         opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => return,
-        // … and these because hanging is what this file system is for.
+        // … and these hang, which is the purpose of this file system.
         opcode::READ => return crate::role::say("read"),
         opcode::FLUSH | opcode::FSYNC | opcode::CREATE => return,
         opcode::LOOKUP | opcode::READDIR | opcode::READDIRPLUS if silent => return,
@@ -207,11 +207,11 @@ fn answer(device: &mut File, request: &[u8], silent: bool) {
     out.extend(error.to_ne_bytes());
     out.extend(unique.to_ne_bytes());
     out.extend(body);
-    // ENOENT: the asker was interrupted and no longer waits.
+    // ENOENT: the requester was interrupted and no longer waits.
     let _ = device.write(&out);
 }
 
-/// Reads go to the server one by one and wait in `request_wait_answer`, not in the page cache.
+/// Each read goes to the server and waits in `request_wait_answer`, not in the page cache.
 const FOPEN_DIRECT_IO: u32 = 1;
 
 /// `struct fuse_init_out`: 7.31, everything optional off.
@@ -226,7 +226,7 @@ fn init() -> Vec<u8> {
     out
 }
 
-/// `struct fuse_entry_out` of the one file; cached for long.
+/// `struct fuse_entry_out` of the one file, with a long timeout.
 fn entry() -> Vec<u8> {
     let mut out = Vec::new();
     for word in [FILE, 0, 3600, 3600] {

@@ -1,19 +1,19 @@
-//! Runs the tests, each in a process of its own: a hang or a crash costs one test, what it left is
-//! swept, and a missing capability is a counted skip (in CI: a failure).
+//! Runs the tests, each in a separate process: a hang or a crash affects one test, what it left is swept, and a
+//! missing capability is a counted skip (in CI: a failure).
 //!
 //! Usage: `e2e [--list|--needs] [--jobs N] [--repeat N] [--marked MARK]… [--skip TEXT]… [--without NEED]… [FILTER…]`.
-//! `--needs` lists what the wanted tests need (see [`Need`]); `--marked` runs only those with a [`Mark`], with several of
-//! them those that have all; `--without` leaves out what needs something that the place is not meant to have; `--repeat`
-//! runs each test N times. The last line it prints is always `N passed, N failed, N skipped`.
+//! `--needs` lists the needs of the selected tests (see [`Need`]); `--marked` selects tests with a [`Mark`], given
+//! several times those with all marks; `--without` excludes tests with a need that the machine is not meant to
+//! fulfil; `--repeat` runs each test N times. The last line is always `N passed, N failed, N skipped`.
 //!
-//! Most tests wait for most of their time, so that several run at once on each CPU, those that start the most first; one
-//! that starts many servers stands for two. Tests marked [`Mark::Alone`] run by themselves, after the others.
+//! Most tests mainly wait, so several run at the same time on each CPU, those with the most services first; one that
+//! starts many servers counts as two. Tests marked [`Mark::Alone`] run alone, after the others.
 //!
-//! A test is given three minutes (times patience), so that a hang costs no more.
+//! The time limit of a test is three minutes (times patience).
 //!
-//! In CI a test that failed is run once more, by itself, after all others. If it passes then, it is
-//! counted as passed and named as `unsteady` with what it said the first time: that is a bug to be
-//! looked into, in the test or in the product, but no reason to throw an hour's run away.
+//! In CI a failed test is run again, alone, after all others. If it passes then, it counts as passed and is listed as
+//! `unsteady` with the output of its failure: a bug in the test or in the product that must be looked into, but no
+//! reason to discard an hour's run.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -26,20 +26,19 @@ use crate::lab::TAG_VARIABLE;
 use crate::shared::{self, Shared, Stay};
 use crate::{Lab, Need, lead, patience, remedy, role, sweep, sys, table};
 
-/// What begins a line that is shown although its test passed.
+/// Prefix of a line that is shown even if its test passes.
 pub const FIGURE: &str = "FIGURE ";
 
-/// Tests that run at once on each CPU: they mostly wait for a grace, a program or the kernel.
+/// Number of tests that run at the same time on each CPU: they mostly wait for a grace, a program or the kernel.
 const JOBS_PER_CPU: usize = 3;
 
-/// What begins a line that becomes a row of the table of cases, its cells parted by tabs; see
-/// [`case`].
+/// Prefix of a line that becomes a row of the table of cases; its cells are separated by tabs. See [`case`].
 const CASE: &str = "CASE ";
-/// The cells of that table.
+/// The columns of that table.
 const CELLS: [&str; 4] = ["case", "finding", "holder named", "resolved by itself"];
 
-/// Enters a case into the table that is printed at the end of the run: what went wrong, the finding that
-/// was raised, whom it named, and how it ended. To be called once all of that is shown to be so.
+/// Adds a case to the table that is printed at the end of the run: what went wrong, the finding, the holder that it
+/// named, and how it ended. Must be called after all of that was verified.
 pub fn case(what: &str, code: &str, holder: &str, resolved: &str) {
     println!("{CASE}{what}\t{code}\t{holder}\t{resolved}");
 }
@@ -47,34 +46,33 @@ pub fn case(what: &str, code: &str, holder: &str, resolved: &str) {
 /// One test.
 #[derive(Debug, Clone, Copy)]
 pub struct Test {
-    /// `area::what_it_shows`.
     pub name: &'static str,
-    /// What the place must offer.
+    /// What the machine must offer.
     pub needs: &'static [Need],
     /// How and where it runs.
     pub marks: &'static [Mark],
-    /// The test; it fails by panicking.
+    /// The test function; it fails by panicking.
     pub run: fn(&Lab),
 }
 
-/// How and where a test runs, beside what it needs.
+/// How and where a test runs, besides its needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// It loads the machine, or changes something that all share: it runs by itself.
+    /// It loads the machine, or changes something global: it runs alone.
     Alone,
-    /// What it shows depends on the kernel: it runs in the VM of each kernel too, when everything is tested.
+    /// Its result depends on the kernel: if everything is tested, it also runs in the VM of each kernel.
     Kernel,
-    /// Of those, what a stock kernel does otherwise than the host's, or what the host cannot show: it runs in a VM of
+    /// A kernel test in which a stock kernel differs from the host's, or that the host cannot run: it runs in a VM in
     /// every run.
     Stock,
-    /// What it shows is learned in another way on each rung of the attach ladder: it runs on the lower ones too.
+    /// Its subject is observed differently on each rung of the attach ladder: it also runs on the lower ones.
     Rung,
-    /// It reads other processes: it runs with the daemon in a container too.
+    /// It reads other processes: it also runs with the daemon in a container.
     Container,
 }
 
-/// Lists the tests of a module: `tests! { one, two needs [Fuse], three @ Alone Kernel }`. A test that is
-/// forgotten here is dead code, which the compiler reports.
+/// Lists the tests of a module: `tests! { one, two needs [Fuse], three @ Alone Kernel }`. A test that is not listed
+/// is dead code, which the compiler reports.
 #[macro_export]
 macro_rules! tests {
     ($($name:ident $(needs [$($need:ident),*])? $(@ $($mark:ident)+)?),* $(,)?) => {
@@ -92,21 +90,21 @@ impl Test {
         self.marks.contains(&mark)
     }
 
-    /// How much it starts before it can begin. The longest tests are not to begin last.
+    /// How much it starts, for the order of tests: the longest must not start last.
     fn effort(&self) -> usize {
         self.needs.iter().map(|need| need.effort()).sum::<usize>() * 10 + self.needs.len()
     }
 
-    /// How many of the tests that may run at once it stands for.
+    /// How many concurrent tests it counts as.
     fn weight(&self, jobs: usize) -> usize {
         let servers = self.needs.iter().map(|need| need.effort()).max().unwrap_or(0);
-        // A kubelet costs much to start, and then waits as everybody does.
+        // A kubelet is expensive to start, but then it mostly waits.
         if self.is(Mark::Alone) { jobs } else { servers.clamp(1, jobs.min(2)) }
     }
 }
 
 enum Outcome {
-    /// With the lines it marked for people to read (`FIGURE …`).
+    /// With its lines marked `FIGURE …`.
     Passed(Duration, String),
     Failed {
         took: Duration,
@@ -122,9 +120,9 @@ struct Count {
     failed: Vec<Test>,
     skipped: usize,
     cases: Vec<String>,
-    /// What the tests that measure leads said of them, also those that failed.
+    /// The leads that tests measured, including failed tests.
     leads: lead::Table,
-    /// The commands of findings, also of tests that failed.
+    /// The commands of findings, including those of failed tests.
     commands: remedy::Forms,
 }
 
@@ -201,7 +199,7 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             "--marked" => options.marked.push(args.next().ok_or("--marked needs a mark")?),
             "--jobs" => options.jobs = number(&mut args).ok_or("--jobs needs a number")?,
             "--repeat" => options.repeat = number(&mut args).ok_or("--repeat needs a number")?,
-            // libtest's flags, which cargo's users type out of habit.
+            // libtest's flags, which users of cargo are used to.
             "--nocapture" | "--test-threads=1" => options.jobs = 1,
             flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
             _ => options.filters.push(arg),
@@ -231,17 +229,18 @@ fn short(test: &Test) -> &'static str {
     test.name.split_once("::").map_or(test.name, |(_, rest)| rest)
 }
 
-/// In the test's own process.
+/// Runs a test, in its own process.
 fn run_one(all: &[Test], name: &str) -> ExitCode {
     let test = all.iter().find(|test| short(test) == name).expect("a test of this name");
-    // The runner may be killed: the test and its helpers then end too.
+    // If the runner is killed, the test and its helpers must end too.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let lab = Lab::open().expect("a lab");
     (test.run)(&lab);
     ExitCode::SUCCESS
 }
 
-/// Runs them; where they are the whole, every form of command of a finding must have been run by one of them.
+/// Runs the tests. If they are the complete suite, every form of command in a finding must have been run by one of
+/// them.
 fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         eprintln!("these tests make network namespaces: run them as root");
@@ -257,7 +256,7 @@ fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
     std::thread::scope(|scope| {
         let mut room = lock();
         while !waiting.is_empty() && !INTERRUPTED.load(Ordering::Relaxed) {
-            // Whoever waits for the whole machine waits at the end.
+            // A test that needs the whole machine waits until the end.
             let Some(next) = waiting.iter().position(|test| test.weight(jobs) <= *room) else {
                 room = freed.wait(room).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -295,8 +294,8 @@ fn run_all(tests: &[Test], jobs: usize, whole: bool) -> ExitCode {
     ExitCode::from(u8::from(!good))
 }
 
-/// The second chance of what failed: each alone. A machine that is held up fails several at once. Where more failed,
-/// there is nothing unsteady about it.
+/// The second try of failed tests, each alone: a machine that is delayed fails several at once. If too many failed,
+/// there is no second try.
 fn try_again(count: &mut Count, shared: &Shared) {
     const SETTLED: Duration = Duration::from_secs(30);
     const MOST: usize = 12;
@@ -304,8 +303,8 @@ fn try_again(count: &mut Count, shared: &Shared) {
         return;
     }
     if !count.failed.is_empty() {
-        // The last tests leave a thousand netns behind, which the kernel takes down one after the other (`cleanup_net`):
-        // until then no other one ends.
+        // The last tests leave a thousand netns behind, which the kernel destroys one after the other
+        // (`cleanup_net`); until then the end of any other netns is delayed.
         std::thread::sleep(SETTLED);
     }
     for test in std::mem::take(&mut count.failed) {
@@ -360,7 +359,7 @@ fn tell(test: &Test, outcome: &Outcome, number: usize, of: usize, count: &Mutex<
     }
 }
 
-/// In the runner: one test from its start to the end of what it left.
+/// In the runner: runs a test and sweeps after it.
 fn run(test: &Test, shared: &Shared) -> Outcome {
     let missing = test.needs.iter().find_map(|need| Some((need, need.missing()?)));
     if let Some((need, why)) = missing {
@@ -391,7 +390,7 @@ fn run(test: &Test, shared: &Shared) -> Outcome {
     }
 }
 
-/// A tag that nothing of this run has.
+/// A tag that is unique in this run.
 pub(crate) fn new_tag() -> String {
     static SERIAL: AtomicUsize = AtomicUsize::new(0);
     let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -421,9 +420,9 @@ fn spawn(
         .spawn()
 }
 
-/// Waits for a test; `Some` says why it failed.
+/// Waits for a test; `Some` is the reason of its failure.
 fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Option<String>> {
-    // A long healthy run needs its time, and one of random changes ten minutes; everything else is done long before.
+    // A long healthy run takes this time, and one of random changes ten minutes; all other tests end long before.
     let long = if is_long() { Duration::from_secs(720) } else { Duration::ZERO };
     let longer =
         long + Duration::from_secs(4) * cycles().and_then(|n| n.try_into().ok()).unwrap_or(0);
@@ -450,19 +449,19 @@ fn watch(mut child: std::process::Child, began: Instant) -> std::io::Result<Opti
     }
 }
 
-/// How long the healthy run is to be, `IPWATCH_TEST_CYCLES`; `None`: as long as usual.
+/// The length of the healthy run, `IPWATCH_TEST_CYCLES`; `None`: the default.
 #[must_use]
 pub fn cycles() -> Option<usize> {
     std::env::var("IPWATCH_TEST_CYCLES").ok()?.parse().ok()
 }
 
-/// Whether what takes long and seldom tells something new is wanted too, `IPWATCH_TEST_LONG`.
+/// Whether tests that take long and rarely find something new must run too, `IPWATCH_TEST_LONG`.
 #[must_use]
 pub fn is_long() -> bool {
     std::env::var_os("IPWATCH_TEST_LONG").is_some() || cycles().is_some()
 }
 
-/// Ctrl-C ends the running tests, which are then swept as ever.
+/// On Ctrl-C the running tests are ended, and swept as usual.
 fn catch_interrupt() {
     extern "C" fn interrupted(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);

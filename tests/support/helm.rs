@@ -1,4 +1,4 @@
-//! Helm and kubectl as they come, to make manifests of what `deploy/` holds. No API server takes part.
+//! Real Helm and kubectl, used to render the manifests in `deploy/`. There is no API server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::need;
 
-/// What is missing here to run them.
+/// Why they cannot be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     match std::env::var_os("IPWATCH_TEST_HELM").filter(|path| !path.is_empty()) {
@@ -16,7 +16,7 @@ pub fn missing() -> Option<String> {
     }
 }
 
-/// Where kubectl is, for a PATH.
+/// Directory of kubectl, for a PATH.
 #[must_use]
 pub fn kubectl_dir() -> PathBuf {
     program("kubectl").parent().map(Path::to_owned).unwrap_or_default()
@@ -27,22 +27,22 @@ fn program(name: &str) -> PathBuf {
     dir.join(name).join(name)
 }
 
-/// Of the repository.
+/// The directory `deploy` of the repository.
 #[must_use]
 pub fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-/// Runs `helm ARGS`, with nothing of whoever runs the tests.
+/// Runs `helm ARGS` without the configuration of the user.
 #[must_use]
 pub fn helm(args: &[&str]) -> Output {
     run(Command::new(program("helm")).args(args))
 }
 
-/// What the chart makes, with these arguments.
+/// The manifests that the chart renders with these arguments.
 ///
 /// # Panics
-/// Helm refuses.
+/// Helm failed.
 #[must_use]
 pub fn template(args: &[&str]) -> Vec<Value> {
     let chart = deploy().join("helm/ipwatch");
@@ -51,10 +51,10 @@ pub fn template(args: &[&str]) -> Vec<Value> {
     documents(&helm(&[&words, args].concat()))
 }
 
-/// What kustomize makes of this directory.
+/// The manifests that kustomize renders from this directory.
 ///
 /// # Panics
-/// It does not.
+/// kustomize failed.
 #[must_use]
 pub fn kustomize(dir: &Path) -> Vec<Value> {
     documents(&run(Command::new(program("kubectl")).arg("kustomize").arg(dir)))

@@ -1,4 +1,4 @@
-//! The processes that look like trouble and are none: nothing may ever be raised for them.
+//! Processes that look like trouble but are not: no finding may ever be opened for them.
 
 use crate::cgroup::Freezer;
 use crate::fuse::Hung;
@@ -7,11 +7,10 @@ use crate::proc::View;
 use crate::role::{Helper, Role, Running};
 use crate::{Lab, Netns};
 
-/// A process and what keeps it as it is. The fields' order is that of their end: a cgroup can only be
-/// removed once it is empty.
+/// A process and what keeps it in its state. The fields are dropped in this order: a cgroup can only be removed when
+/// it is empty.
 #[derive(Debug)]
 pub struct Innocent {
-    /// The process.
     pub helper: Running,
     freezer: Option<Freezer>,
 }
@@ -30,8 +29,8 @@ impl Drop for Innocent {
     }
 }
 
-/// Paused by the v1 freezer; with `killed`, SIGKILL waits for the thaw: it then looks exactly like a
-/// stuck task (state D, SIGKILL pending) but for `__refrigerator`.
+/// Frozen by the v1 freezer. With `killed`, SIGKILL is pending until the thaw: then it looks exactly like a stuck
+/// task (state D, SIGKILL pending), except for `__refrigerator`.
 #[must_use]
 pub fn frozen_v1(lab: &Lab, netns: &Netns, killed: bool) -> Innocent {
     let freezer = Freezer::v1(lab);
@@ -43,7 +42,7 @@ pub fn frozen_v1(lab: &Lab, netns: &Netns, killed: bool) -> Innocent {
     Innocent { helper, freezer: Some(freezer) }
 }
 
-/// Paused by cgroup v2.
+/// Frozen by cgroup v2.
 #[must_use]
 pub fn frozen_v2(lab: &Lab, netns: &Netns) -> Innocent {
     let freezer = Freezer::v2(lab);
@@ -71,7 +70,7 @@ pub fn stopped(netns: &Netns) -> Innocent {
     Innocent::plain(helper)
 }
 
-/// Dumps core without end: into a file system that does not answer.
+/// Dumps core endlessly, into a file system that does not answer.
 #[must_use]
 pub fn dumping_core(netns: &Netns, hung: &Hung) -> Innocent {
     let mut helper = Helper::new(Role::Dumper).inside(netns).dir(hung.dir()).start();
@@ -82,13 +81,13 @@ pub fn dumping_core(netns: &Netns, hung: &Hung) -> Innocent {
     Innocent::plain(helper)
 }
 
-/// Uses all the CPU it gets.
+/// Uses all the CPU that it gets.
 #[must_use]
 pub fn busy(netns: &Netns) -> Innocent {
     Innocent::plain(Helper::new(Role::Busy).inside(netns).start())
 }
 
-/// Has exited and was not waited for: it holds no netns.
+/// Has exited but was not reaped: it holds no netns.
 #[must_use]
 pub fn zombie(netns: &Netns) -> Innocent {
     let mut helper = Helper::new(Role::Exiter).inside(netns).start();

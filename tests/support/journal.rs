@@ -1,4 +1,4 @@
-//! journald's end of its socket, put in place for the daemon alone, in a mount namespace of its own.
+//! A fake journald socket for one daemon, in a separate mount namespace.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Lab, daemon, eventually, patience};
 
-/// Puts the directory `$1` where journald has its socket, and becomes the rest of the arguments. Nothing else
-/// of `/run` is hidden where there is a `/run/systemd`.
+/// Mounts the directory `$1` over journald's socket directory, and executes the remaining arguments. If
+/// `/run/systemd` exists, nothing else of `/run` is hidden.
 const SCRIPT: &str = "[ -d /run/systemd ] || { mount -t tmpfs run /run && mkdir /run/systemd; }
     mount -t tmpfs run /run/systemd && mkdir /run/systemd/journal &&
     mount --bind \"$1\" /run/systemd/journal && shift && exec \"$@\"";
@@ -22,25 +22,25 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal, and the command that becomes a daemon whose stderr goes to it.
+    /// The journal, and a command for a daemon whose stderr is connected to it.
     #[must_use]
     pub fn new(lab: &Lab) -> (Self, Command) {
         let dir = lab.subdir("journal");
         let socket = UnixDatagram::bind(dir.join("socket")).expect("bind the journal's socket");
         socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-        // That stderr is the journal's is known by its device and inode.
+        // The daemon recognises the journal by the device and inode of stderr.
         let log = lab.dir().join("daemon.log");
         fs::write(&log, "").expect("make the log");
         let meta = fs::metadata(&log).expect("look at the log");
         let mut command = Command::new("unshare");
-        // What is mounted later is seen, as by a service without a mount namespace.
+        // Later mounts are visible, as for a service without a mount namespace.
         command.args(["-m", "--propagation", "slave", "sh", "-c", SCRIPT, "sh"]);
         command.arg(&dir).arg(daemon::binary());
         command.env("JOURNAL_STREAM", format!("{}:{}", meta.dev(), meta.ino()));
         (Self { socket }, command)
     }
 
-    /// Waits for an entry that has all these lines.
+    /// Waits for an entry with all these lines.
     ///
     /// # Panics
     /// There was none within `seconds`, times [`patience`].

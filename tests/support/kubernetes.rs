@@ -1,9 +1,9 @@
-//! A real Kubernetes of one node: etcd and kube-apiserver ([`ControlPlane`]), asked by curl ([`Api`]), and a
-//! kubelet with the lab's containerd ([`Node`]), in a netns of the lab's own, so that every port, and what a
-//! kubelet changes of its network, is there alone; the daemon, outside it, has a [`Door`] in. No scheduler and no controller runs: a pod names its node, and
-//! nobody puts another one in its place.
+//! A real Kubernetes with one node: etcd and kube-apiserver ([`ControlPlane`]), accessed by curl ([`Api`]), and a
+//! kubelet with the lab's containerd ([`Node`]), in a netns of the lab, so that its ports and a kubelet's changes of
+//! the network are isolated. The daemon is outside of it and connects through a [`Door`]. No scheduler and no
+//! controller runs: a pod names its node, and nothing replaces it.
 //!
-//! The programs are those of `IPWATCH_TEST_KUBERNETES`, a directory; `cargo xtask test` builds them.
+//! The programs are in the directory `IPWATCH_TEST_KUBERNETES`; `cargo xtask test` builds them.
 
 mod agent;
 mod api;
@@ -28,20 +28,20 @@ pub use control::ControlPlane;
 pub use door::Door;
 pub use node::{Node, sweep};
 
-/// What is missing here to run an API server.
+/// Why an API server cannot be run here.
 #[must_use]
 pub fn without_api_server() -> Option<String> {
     missing(&["etcd", "kube-apiserver"])
         .or_else(|| ["/usr/bin/curl", "/usr/bin/openssl"].into_iter().find_map(need::absent))
 }
 
-/// What is missing here to run a kubelet.
+/// Why a kubelet cannot be run here.
 #[must_use]
 pub fn without_kubelet() -> Option<String> {
     missing(&["kubelet"]).or_else(without_api_server).or_else(pod::missing)
 }
 
-/// The same of some of its programs.
+/// Why some of its programs cannot be run here.
 pub(crate) fn without(programs: &[&str]) -> Option<String> {
     missing(programs)
 }
@@ -57,12 +57,12 @@ fn dir() -> Option<PathBuf> {
     std::env::var_os("IPWATCH_TEST_KUBERNETES").filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// Where a program is.
+/// Path of a program.
 pub(crate) fn program(name: &str) -> PathBuf {
     dir().expect("the programs of Kubernetes").join(name)
 }
 
-/// Where everything of it lies.
+/// Directory of all its files.
 fn home(lab: &Lab) -> PathBuf {
     lab.subdir("kubernetes")
 }

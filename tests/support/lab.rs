@@ -1,12 +1,12 @@
-//! What a test works in: a tag that marks everything it makes, and a directory of its own.
+//! The environment of a test: a tag that marks everything that it creates, and a directory.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-/// In the environment of every process that a test starts, so that [`crate::sweep`] finds it.
+/// Variable in the environment of every process that a test starts, so that [`crate::sweep`] finds it.
 pub const TAG_VARIABLE: &str = "IPWATCH_TEST_TAG";
 
-/// One test's place. Everything in it is named after [`Lab::tag`].
+/// The place of one test. Everything in it is named after [`Lab::tag`].
 #[derive(Debug)]
 pub struct Lab {
     tag: String,
@@ -14,7 +14,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// The lab of the test that this process runs: its tag comes from the runner.
+    /// The lab of this process's test; the runner sets its tag.
     pub fn open() -> anyhow::Result<Self> {
         let tag = std::env::var(TAG_VARIABLE)?;
         let dir = Self::dir_of(&tag);
@@ -22,25 +22,25 @@ impl Lab {
         Ok(Self { tag, dir })
     }
 
-    /// Where a tag's files lie.
+    /// Directory of a tag's files.
     #[must_use]
     pub fn dir_of(tag: &str) -> PathBuf {
         std::env::temp_dir().join(tag)
     }
 
-    /// Marks everything this test makes; at most 12 characters, for names of devices.
+    /// Marks everything that this test creates; at most 12 characters, because it is used in names of devices.
     #[must_use]
     pub fn tag(&self) -> &str {
         &self.tag
     }
 
-    /// A directory of the test's own, removed after it.
+    /// A directory of the test, removed after it.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A subdirectory, made.
+    /// A subdirectory, created if missing.
     #[must_use]
     pub fn subdir(&self, name: &str) -> PathBuf {
         let path = self.dir.join(name);
@@ -48,20 +48,20 @@ impl Lab {
         path
     }
 
-    /// An address that no other test running now uses: 10.X.Y.N with X.Y of this lab.
+    /// An address that no other running test uses: 10.X.Y.N with X.Y of this lab.
     #[must_use]
     pub fn ip(&self, n: u8) -> Ipv4Addr {
         let [.., x, y] = std::process::id().to_be_bytes();
         Ipv4Addr::new(10, x, y, n)
     }
 
-    /// The same as a prefix of length 24, as `ip addr add` takes it.
+    /// The same with prefix length 24, as for `ip addr add`.
     #[must_use]
     pub fn cidr(&self, n: u8) -> String {
         format!("{}/24", self.ip(n))
     }
 
-    /// Whether a JSON text is about something of this lab: one of its IPs, pods or paths.
+    /// Whether a JSON text is about this lab: contains one of its IPs, pods or paths.
     #[must_use]
     pub fn owns(&self, text: &str) -> bool {
         let [a, b, c, _] = self.ip(0).octets();
@@ -76,7 +76,7 @@ impl Lab {
     }
 }
 
-/// Whether a text names something after this tag, and not after a longer one.
+/// Whether a text contains this tag, and not only as the beginning of a longer one.
 pub(crate) fn is_of(text: &str, tag: &str) -> bool {
     let mut found = text.match_indices(tag).map(|(at, _)| &text[at + tag.len()..]);
     found.any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))

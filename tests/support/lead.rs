@@ -1,11 +1,11 @@
-//! How early a warning comes: the time between it and the failure that it warns of.
+//! The lead time of a warning: the time between it and the failure that it warns of.
 //!
-//! A test follows what the daemon tells ([`Told`]), causes a failure, takes its time by other eyes than the
-//! product's, and asks for the lead ([`Told::lead`]). Both times are taken by this process when it hears of
-//! them, so the warning's way through the socket counts against it. The **machine lead** begins with the
-//! first warning about the very IP or range, `pending` included; the **human lead** with the first finding
-//! about it that fires. How long a lead is says something of the pace of the test as well: of a leak that
-//! fills a range in seconds one is warned seconds before. What counts is that no lead is negative.
+//! A test follows the daemon's events ([`Told`]), causes a failure, takes the failure's time by other means than the
+//! product, and asks for the lead ([`Told::lead`]). This process takes both times when it hears of them, so the
+//! latency of the socket counts against the warning. The **machine lead** begins with the first warning about that IP
+//! or range, `pending` included; the **human lead** with the first firing finding about it. A lead also depends on
+//! the pace of the test: for a leak that fills a range in seconds the warning comes seconds before. What matters is
+//! that no lead is negative.
 
 use std::collections::BTreeMap;
 use std::net::Shutdown;
@@ -17,31 +17,31 @@ use serde_json::Value;
 
 use crate::{Daemon, poll, table};
 
-/// What begins a line about one lead, its cells parted by tabs.
+/// Prefix of a line about one lead; its cells are separated by tabs.
 const LEAD: &str = "LEAD ";
-/// What begins the line of a healthy run: its cycles, the CNI calls beside them, and its false alarms.
+/// Prefix of the line of a healthy run: its cycles, its CNI calls, and its false alarms.
 const HEALTHY: &str = "HEALTHY ";
 
-/// Everything that a daemon tells, with the time at which it was heard.
+/// All events of a daemon, with the times at which they were received.
 #[derive(Debug)]
 pub struct Told {
     socket: UnixStream,
     heard: Arc<Mutex<Vec<(Instant, Value)>>>,
 }
 
-/// A failure that was to be warned of.
+/// A failure that must be warned of.
 #[derive(Debug)]
 pub struct Failure<'a> {
-    /// What went wrong, as the table shows it.
+    /// The case, for the table.
     pub case: &'a str,
-    /// When it showed.
+    /// When the failure showed.
     pub at: Instant,
-    /// A person had time too: a finding must have fired before it.
+    /// Whether a person had time to react: then a finding must have fired before it.
     pub slow: bool,
 }
 
 impl Told {
-    /// Follows the daemon from now on, by its socket: one program less on the way.
+    /// Follows the daemon from now on through its socket, which is one process less on the way.
     #[must_use]
     pub fn by(daemon: &Daemon) -> Self {
         let (socket, body) = daemon.events();
@@ -57,7 +57,7 @@ impl Told {
         Self { socket, heard }
     }
 
-    /// The findings that were told of so far, as they were each time, the first first.
+    /// Every report of a finding so far, the oldest first.
     #[must_use]
     pub fn findings(&self) -> Vec<(Instant, Value)> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ impl Told {
         findings.map(|(at, event)| (*at, event["finding"].clone())).collect()
     }
 
-    /// The first word of a finding with this code for which `about` holds, and the first that it fires.
+    /// The first report of a finding with this code that matches `about`, and the first in which it fires.
     fn first(
         &self,
         code: &str,
@@ -77,14 +77,14 @@ impl Told {
         (first, all.into_iter().find(|(_, finding)| finding["status"] == "firing"))
     }
 
-    /// The last word of a finding that was told before a failure; itself where there is none.
+    /// The last firing report of a finding before a failure; `first` if there is none.
     fn last_before(&self, failure: Instant, first: &Value) -> Value {
         let mut all = self.findings();
         all.retain(|(at, f)| f["id"] == first["id"] && f["status"] == "firing" && *at < failure);
         all.pop().map_or_else(|| first.clone(), |(_, finding)| finding)
     }
 
-    /// Waits for the first word of such a finding, `pending` included.
+    /// Waits for the first report of such a finding, `pending` included.
     #[track_caller]
     pub fn await_word(&self, code: &str, seconds: u32, about: impl Fn(&Value) -> bool) -> Instant {
         poll::settle(seconds, || self.first(code, &about).0.is_some());
@@ -101,11 +101,11 @@ impl Told {
         assert!(fired.is_some(), "no {code} fires: {:#?}", self.short());
     }
 
-    /// Waits until such a finding fires, enters the lead that it gave before the failure into the table,
-    /// and returns the finding. `holder` says whom it names, or what is wrong with whom it names.
+    /// Waits until such a finding fires, adds its lead before the failure to the table, and returns the finding.
+    /// `holder` returns the holder that it names, or what is wrong with that.
     ///
     /// # Panics
-    /// There was none, it came after the failure, or it names the wrong one.
+    /// There was no finding, it came after the failure, or it names the wrong holder.
     #[track_caller]
     pub fn lead(
         &self,
@@ -133,7 +133,7 @@ impl Told {
         finding
     }
 
-    /// Every word of a finding in a line, for a failed test.
+    /// Every report of a finding in one line, for a failed test.
     fn short(&self) -> Vec<String> {
         let line = |(_, f): (Instant, Value)| {
             format!("{} {} {} {}", f["code"], f["status"], f["subject"], f["holders"])
@@ -148,7 +148,7 @@ impl Drop for Told {
     }
 }
 
-/// From `warning` to `failure`; negative when the warning came after it.
+/// Time from `warning` to `failure` in µs; negative if the warning came after it.
 fn micros(warning: Instant, failure: Instant) -> i64 {
     let span = |from: Instant, to: Instant| i64::try_from(to.duration_since(from).as_micros());
     if warning <= failure {
@@ -173,12 +173,12 @@ fn enter(
     println!("{LEAD}{case}\t{code}\t{}\t{}\t{right}\t{whom}", lead(machine), lead(human));
 }
 
-/// Enters a healthy run: what happened, and how many findings were raised although nothing was wrong.
+/// Adds a healthy run to the table: its size, and the number of findings although nothing was wrong.
 pub fn healthy(cycles: usize, calls: usize, false_alarms: usize) {
     println!("{HEALTHY}{cycles}\t{calls}\t{false_alarms}");
 }
 
-/// The leads of a test run: of several runs of a case the worst.
+/// The leads of a test run; of several runs of a case the worst.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: BTreeMap<(String, String), Row>,
@@ -189,14 +189,14 @@ pub(crate) struct Table {
 struct Row {
     runs: u32,
     right: u32,
-    /// `None`: at least once there was no warning at all.
+    /// `None` if at least once there was no warning.
     machine: Option<i64>,
     human: Option<i64>,
     whom: String,
 }
 
 impl Table {
-    /// Adds what a test printed.
+    /// Adds the lines that a test printed.
     pub(crate) fn read(&mut self, log: &str) {
         for row in log.lines().filter_map(|line| line.strip_prefix(LEAD)) {
             let cells: Vec<&str> = row.split('\t').collect();
@@ -227,12 +227,12 @@ impl Table {
         };
         row.runs += 1;
         row.right += right;
-        // `None` is the least, and the worst.
+        // `None` is the minimum, and the worst.
         row.machine = row.machine.min(machine);
         row.human = row.human.min(human);
     }
 
-    /// Prints it. In the last line is what the warnings cost: the false alarms of the healthy run.
+    /// Prints the table. The last line has the false alarms of the healthy run.
     pub(crate) fn print(&self) {
         let line = |((case, code), row): (&(String, String), &Row)| {
             let whom = format!("{} of {}: {}", row.right, row.runs, row.whom);
@@ -248,7 +248,7 @@ impl Table {
     }
 }
 
-/// In the unit that fits.
+/// A lead in a suitable unit.
 fn shown(lead: Option<i64>) -> String {
     match lead {
         None => "none".to_owned(),

@@ -1,5 +1,5 @@
-//! What the end-to-end tests are made of: real network namespaces, processes that hold them in every
-//! way there is, hung ones, harmless ones, and the daemon under test.
+//! The fixtures of the end-to-end tests: real network namespaces, processes that hold them in every possible way,
+//! hung ones, harmless ones, and the daemon under test.
 //!
 //! - [`harness`] runs the tests, one process each; [`lab`] is what a test gets; [`sweep`] cleans up
 //!   after it, whatever became of it; [`need`] says what a place must offer; [`shared`] keeps what tests share.

@@ -1,9 +1,9 @@
-//! What a test needs of the place it runs in. What is missing is a named, counted skip for a person
-//! and a failure in CI: a machine that was meant to test everything must not go green on less.
+//! What a test needs of its machine. A missing need is a named, counted skip for a person, and a failure in CI: there
+//! a green run must have tested everything.
 
 use std::path::Path;
 
-/// One capability.
+/// A requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// `/dev/fuse`.
@@ -12,31 +12,31 @@ pub enum Need {
     FreezerV1,
     /// A cgroup v2 hierarchy whose groups can be frozen.
     FreezerV2,
-    /// `core_pattern` is a plain relative name, so that a process dumps core where it stands. The
-    /// sysctl is the host's: a test does not change it.
+    /// `core_pattern` is a plain relative name, so that a process dumps core into its directory. The sysctl is the
+    /// host's: a test does not change it.
     PlainCore,
     /// CNI plugins, and probes that see them run.
     Cni,
-    /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test's own, which it may harm.
+    /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test, which it may harm.
     Containerd,
-    /// The same for the containerd that tests share (`Containerd::shared`): for one that does it no harm.
+    /// The same for the containerd that tests share (`Containerd::shared`): the test must not harm it.
     Pods,
-    /// runc alone.
+    /// Only runc.
     Runc,
     /// dockerd and runc.
     Dockerd,
     /// podman with netavark, and runc.
     Podman,
-    /// The CRI helper, which answers in a runtime's place.
+    /// The CRI helper, which imitates a runtime.
     FakeCri,
-    /// The daemon that tests share (`Daemon::shared`): for one that asks it and leaves it as it is.
+    /// The daemon that tests share (`Daemon::shared`): the test must only query it.
     SharedDaemon,
     /// etcd.
     Etcd,
-    /// etcd and kube-apiserver: of the test's own, which it may harm.
+    /// etcd and kube-apiserver of the test, which it may harm.
     ApiServer,
-    /// The same for those that tests share (`ControlPlane::shared`): for one that does them no harm, and does not mind
-    /// what others have there.
+    /// The API server that tests share (`ControlPlane::shared`): the test must not harm it, nor depend on objects of
+    /// others.
     SharedApiServer,
     /// The same and kubelet, beside a containerd.
     Kubelet,
@@ -51,22 +51,22 @@ pub enum Need {
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
-    /// A machine that systemd boots, with the packages to install.
+    /// A machine booted by systemd, with the packages to install.
     Systemd,
     /// Probes may be attached to kernel functions (fentry or kprobe).
     Tracing,
-    /// The kernel makes devices of this kind.
+    /// The kernel supports macvlan devices.
     Macvlan,
-    /// The same.
+    /// The kernel supports VXLAN devices.
     Vxlan,
     /// An `umount` that takes a mount namespace as an argument (`-N`, util-linux 2.35).
     UmountN,
-    /// The kernel's client of NFS.
+    /// The kernel's NFS client.
     Nfs,
 }
 
 impl Need {
-    /// What it costs to start it, beside a test that starts the daemon alone.
+    /// The cost of starting it, compared with a test that only starts the daemon.
     #[must_use]
     pub fn effort(self) -> usize {
         match self {
@@ -81,7 +81,7 @@ impl Need {
         }
     }
 
-    /// What is missing, or `None`.
+    /// The reason why it is missing, or `None`.
     #[must_use]
     pub fn missing(self) -> Option<String> {
         match self {
@@ -143,7 +143,7 @@ fn without_umount() -> Option<String> {
     (!knows).then(|| "no umount that takes a mount namespace".into())
 }
 
-/// Says so when the kernel does not make such a device, in a netns that is gone at once.
+/// The reason if the kernel cannot create such a device; tested in a temporary netns.
 fn no_device(what: &str) -> Option<String> {
     let script = format!("ip link add low type veth peer name high && ip link add new {what}");
     let made = std::process::Command::new("unshare").args(["--net", "sh", "-c", &script]).output();
@@ -155,7 +155,7 @@ fn no_device(what: &str) -> Option<String> {
     (!out.status.success()).then(|| format!("no device of {what:?}: {}", said.trim()))
 }
 
-/// Says so when `path` is not there.
+/// The reason if `path` does not exist.
 #[must_use]
 pub fn absent(path: impl AsRef<Path>) -> Option<String> {
     let path = path.as_ref();

@@ -1,5 +1,5 @@
-//! Network namespaces of a test's own, and what stands in them. A name is a bind mount under
-//! `/run/netns`, as `ip netns add` makes it. Addresses only ever go into such a namespace.
+//! Network namespaces of a test, and their devices. A name is a bind mount below `/run/netns`, as made by `ip netns
+//! add`. Addresses are only ever added inside of such a namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::{Lab, sys};
 
-/// Where names stand.
+/// Directory of the names.
 pub const DIR: &str = "/run/netns";
 
-/// One netns. This process keeps no fd or socket in it: the test may be about who does.
+/// A netns. This process keeps no fd or socket in it, because the test may be about its holders.
 #[derive(Debug)]
 pub struct Netns {
     path: PathBuf,
@@ -22,12 +22,12 @@ pub struct Netns {
     pub inode: u64,
     /// `net->net_cookie`.
     pub cookie: Option<u64>,
-    /// Its name stays when this is dropped.
+    /// Whether its name is kept when this is dropped.
     stays: bool,
 }
 
 impl Netns {
-    /// A new netns with `lo` up, named after the lab and `hint`.
+    /// Creates a netns with `lo` up, named after the lab and `hint`.
     #[must_use]
     pub fn new(lab: &Lab, hint: &str) -> Self {
         Self::named(format!("{}-{hint}", lab.tag()))
@@ -40,7 +40,7 @@ impl Netns {
         Self { path, name, inode, cookie, stays: false }
     }
 
-    /// One that another process made, and has named so.
+    /// A netns that another process created with this name.
     #[must_use]
     pub(crate) fn of_others(name: &str) -> Self {
         use std::os::unix::fs::MetadataExt as _;
@@ -49,7 +49,7 @@ impl Netns {
         Self { path, name: name.to_owned(), inode, cookie: None, stays: true }
     }
 
-    /// Its name, as `ip -n` takes it.
+    /// Its name, as for `ip -n`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -74,41 +74,41 @@ impl Netns {
         self.run(|| ip(args))
     }
 
-    /// Runs many `ip` commands inside, in one process.
+    /// Runs several `ip` commands inside, in one process.
     pub fn ip_batch(&self, lines: &str) {
         self.run(|| ip_batch(lines));
     }
 
-    /// What `ip -j addr` says inside.
+    /// The output of `ip -j addr` inside.
     #[must_use]
     pub fn ip_json(&self) -> Value {
         serde_json::from_str(&self.ip("-j addr")).expect("ip -j prints JSON")
     }
 
-    /// A veth pair: `eth0` in here, up, and its peer in the host's netns, as a pod has it. The peer's
-    /// name is the answer.
+    /// Creates a veth pair as for a pod: `eth0` inside, up, and its peer in the host's netns. Returns the peer's
+    /// name.
     pub fn veth_to_host(&self) -> String {
-        // 15 characters at most; the inode is unique among what lives now.
+        // 15 characters at most; the inode is unique among existing netns.
         let host = format!("iwt{}", self.inode);
         ip(&format!("link add {host} type veth peer name eth0 netns {}", self.name));
         self.ip("link set eth0 up");
         host
     }
 
-    /// A veth pair: `ours` in here and `theirs` in `other`, both up.
+    /// Creates a veth pair: `ours` inside and `theirs` in `other`, both up.
     pub fn veth_to(&self, ours: &str, other: &Netns, theirs: &str) {
         self.ip(&format!("link add {ours} type veth peer name {theirs} netns {}", other.name));
         self.ip(&format!("link set {ours} up"));
         other.ip(&format!("link set {theirs} up"));
     }
 
-    /// Adds an address, `IP/LEN`, to a device. IPv6 without duplicate address detection.
+    /// Adds an address, `IP/LEN`, to a device; IPv6 without duplicate address detection.
     pub fn add_address(&self, cidr: &str, device: &str) {
         let nodad = if cidr.contains(':') { " nodad" } else { "" };
         self.ip(&format!("addr add {cidr} dev {device}{nodad}"));
     }
 
-    /// The MAC of a device in here.
+    /// The MAC of a device inside.
     #[must_use]
     pub fn mac(&self, device: &str) -> String {
         let json: Value = serde_json::from_str(&self.ip(&format!("-j link show dev {device}")))
@@ -116,14 +116,14 @@ impl Netns {
         json[0]["address"].as_str().expect("a device with a MAC").to_owned()
     }
 
-    /// Unmounts the name here and leaves its file: removing that would unmount it in every mount
-    /// namespace (`detach_mounts`, since 3.18).
+    /// Unmounts the name and keeps its file: removing the file would unmount it in every mount namespace
+    /// (`detach_mounts`, since 3.18).
     pub fn unmount(&self) {
         let _ = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH);
     }
 
-    /// Takes the name away: what else holds the netns now holds it alone. It can no longer be
-    /// entered through this value.
+    /// Removes the name, so that the netns has only its other holders. It can no longer be entered through this
+    /// value.
     pub fn unname(&self) {
         remove(&self.path);
     }
@@ -137,7 +137,7 @@ impl Drop for Netns {
     }
 }
 
-/// Makes a netns and its name. The thread that made it ends, so that only the mount holds it.
+/// Creates a netns and its name. The creating thread ends, so that only the mount holds the netns.
 fn make(path: &Path) -> io::Result<(u64, Option<u64>)> {
     fs::create_dir_all(DIR)?;
     File::create_new(path)?;
@@ -152,15 +152,15 @@ fn make(path: &Path) -> io::Result<(u64, Option<u64>)> {
     })
 }
 
-/// Has the names of netns be mounted and unmounted in copies of this mount namespace too, as a node with systemd
-/// has it: by iproute2, which sees to it when it makes its first one, and leaves it so (`create_netns_dir`).
+/// Makes mounts of netns names propagate to copies of this mount namespace, as on a node with systemd: iproute2 does
+/// that when it creates its first netns, and keeps it so (`create_netns_dir`).
 pub(crate) fn share_names() {
     let name = format!("iw{}-share", std::process::id());
     ip(&format!("netns add {name}"));
     ip(&format!("netns del {name}"));
 }
 
-/// Removes a name, whether or not something stands behind it.
+/// Removes a name, whether or not it is mounted.
 pub(crate) fn remove(path: &Path) {
     let _ = rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH);
     let _ = fs::remove_file(path);
@@ -176,8 +176,8 @@ pub fn sweep(prefix: &str) {
     }
 }
 
-/// In a copy of the node's mounts: keeps what this test has mounted, and these paths. Of what others mounted it keeps
-/// nothing: it would hold the netns of the tests beside it.
+/// In a copy of the node's mounts: keeps the mounts of this test, and these paths. It drops those of others, because
+/// they would hold the netns of concurrent tests.
 pub fn forget_others(keeps: &[String]) {
     let own = std::env::var(crate::lab::TAG_VARIABLE).unwrap_or_default();
     let labs = std::env::temp_dir().join("iw");
@@ -193,12 +193,12 @@ pub fn forget_others(keeps: &[String]) {
     }
 }
 
-/// Leaves a TCP connection of this thread's netns that no process has any more: it waits for an answer
-/// that cannot come, for some 25 seconds.
+/// Leaves a TCP connection in this thread's netns that no process has: it waits for an answer that cannot arrive, for
+/// about 25 seconds.
 pub fn orphan_a_connection() {
     use std::io::Write as _;
     use std::net::{TcpListener, TcpStream};
-    // The netns's own: `tcp_orphan_retries` (net/ipv4/tcp_timer.c), each wait twice the one before.
+    // A sysctl of the netns: `tcp_orphan_retries` (net/ipv4/tcp_timer.c); each wait is twice the previous one.
     fs::write("/proc/sys/net/ipv4/tcp_orphan_retries", "6").expect("set a sysctl of the netns");
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let mut near =
@@ -206,15 +206,15 @@ pub fn orphan_a_connection() {
     let (far, _) = listener.accept().expect("accept");
     ip("link set lo down");
     near.write_all(b"never read").expect("write");
-    // Without a way to tell the other end. That one has nothing to wait for.
+    // The other end cannot be notified. It has nothing to wait for.
     drop(near);
     drop(far);
 }
 
-/// One `ip` that waits in a netns for lines to carry out: no process is started for each change.
+/// A running `ip` that executes lines in a netns: no process is started for each change.
 ///
 /// # Panics
-/// It cannot be started.
+/// `ip` cannot be started.
 #[must_use]
 pub fn stream(netns: &Netns) -> (Child, ChildStdin) {
     let mut ip = Command::new("ip")

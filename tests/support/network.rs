@@ -1,8 +1,7 @@
-//! Real CNI plugins, called as a runtime calls them but by the test itself: for networks that no
-//! containerd here has, and for what a runtime would not do, such as never calling DEL.
+//! Real CNI plugins, called by the test as a runtime would: for networks that no containerd here has, and for what a
+//! runtime would not do, such as never calling DEL.
 //!
-//! The node they work on is a netns of the lab's own, so that what they leave on a node, addresses
-//! included, is in there.
+//! Their node is a netns of the lab, so that everything that they leave on a node, including addresses, is in it.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,16 +22,16 @@ pub struct Network {
     data_dir: PathBuf,
 }
 
-/// A plugin that failed.
+/// The failure of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
-    /// Its `code`; 0 when it said nothing that can be read.
+    /// Its `code`; 0 if its output cannot be parsed.
     pub code: u64,
-    /// What it said.
+    /// Its output.
     pub said: String,
 }
 
-/// Who calls: the container and its pod.
+/// The container and its pod.
 #[derive(Debug, Clone)]
 pub struct Container {
     /// Its id: 64 hexadecimal digits.
@@ -44,7 +43,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// One that no runtime has. `n` tells the lab's apart.
+    /// A container unknown to any runtime. `n` distinguishes those of a lab.
     #[must_use]
     pub fn new(lab: &Lab, n: usize) -> Self {
         let (first, last) = pod::uid_of(lab.tag());
@@ -52,7 +51,7 @@ impl Container {
         Self { id, pod, uid: pod::new_uid(lab.tag()) }
     }
 
-    /// The same of a pod with this name.
+    /// The same with a pod of this name.
     #[must_use]
     pub fn of_pod(mut self, name: &str) -> Self {
         name.clone_into(&mut self.pod);
@@ -61,8 +60,8 @@ impl Container {
 }
 
 impl Network {
-    /// A network whose main plugin is `plugin`, with more keys in its configuration, and with host-local
-    /// for the addresses of `subnet`. It is also in the lab's directory of networks.
+    /// A network with the main plugin `plugin`, `more` keys in its configuration, and host-local for the addresses of
+    /// `subnet`. Its configuration is also written to the lab's directory of networks.
     #[must_use]
     pub fn new(
         lab: &Lab,
@@ -95,19 +94,18 @@ impl Network {
         Self { name, node, bin, plugin: config, data_dir }
     }
 
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its reservations lie.
+    /// Directory of its reservations.
     #[must_use]
     pub fn reservations(&self) -> PathBuf {
         self.data_dir.join(&self.name)
     }
 
-    /// The container's reservation, by the file's name.
+    /// The container's reservation, whose file name is the IP.
     #[must_use]
     pub fn ip_of(&self, container: &Container) -> Option<String> {
         let files = fs::read_dir(self.reservations()).ok()?.flatten();
@@ -118,20 +116,20 @@ impl Network {
         names.find(|name| name.parse::<std::net::IpAddr>().is_ok())
     }
 
-    /// ADD: the container's IP.
+    /// ADD; returns the container's IP.
     ///
     /// # Errors
-    /// What the plugin said.
+    /// The output of the plugin.
     pub fn add(&self, container: &Container, netns: &Netns) -> Result<String, Failed> {
         let result = self.call("ADD", container, Some(netns.path()))?;
         let cidr = result["ips"][0]["address"].as_str().expect("a result has an IP");
         Ok(cidr.split('/').next().expect("an IP").to_owned())
     }
 
-    /// DEL, with no netns where the runtime knows none any more.
+    /// DEL; without a netns if the runtime no longer knows it.
     ///
     /// # Errors
-    /// What the plugin said.
+    /// The output of the plugin.
     pub fn del(&self, container: &Container, netns: Option<&Netns>) -> Result<(), Failed> {
         self.call("DEL", container, netns.map(Netns::path)).map(drop)
     }
@@ -175,13 +173,13 @@ impl Network {
     }
 }
 
-/// Where the lab's networks are configured.
+/// Directory of the lab's network configurations.
 #[must_use]
 pub fn conf_dir(lab: &Lab) -> PathBuf {
     lab.subdir("cni.d")
 }
 
-/// Where the plugins are that a test calls.
+/// Directory of the plugins that a test calls.
 #[must_use]
 pub fn bin_dir(lab: &Lab) -> PathBuf {
     lab.subdir("cni.bin")

@@ -1,11 +1,11 @@
-//! An NFS server that dies: what hangs on it then is the kernel's own client, as on a node whose file server is gone.
+//! An NFS server that dies: processes hang in the kernel's own client, as on a node whose file server is lost.
 //!
-//! NFS version 3 over TCP (RFC 1813, with its MOUNT protocol and RPC of RFC 5531), on the loopback, as far as Linux asks
-//! for it: one directory with one file, `data`. It dies of the first WRITE and answers nothing from then on, until it
-//! is told to; what was asked meanwhile it answers then.
+//! Implements as much of NFS version 3 over TCP (RFC 1813, with its MOUNT protocol and RPC of RFC 5531) as Linux
+//! needs, on the loopback device: one directory with one file, `data`. The server dies at the first WRITE and answers
+//! nothing from then on, until it is revived; then it answers what was asked meanwhile.
 //!
-//! What is killed while it has something to write hangs in its exit (`nfs_file_flush`, fs/nfs/file.c, which waits for
-//! writeback as nothing ends but an answer). Only for a machine that nobody else is on ([`crate::Need::OwnMachine`]).
+//! A process that is killed while it has dirty pages hangs in its exit (`nfs_file_flush`, fs/nfs/file.c, which waits
+//! uninterruptibly for writeback). Only for a machine that nobody else uses ([`crate::Need::OwnMachine`]).
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::Lab;
 
-/// A mount of it. When this is dropped, the server answers again and the mount goes.
+/// A mount of the server. When this is dropped, the server answers again and the file system is unmounted.
 #[derive(Debug)]
 pub struct Nfs {
     dir: PathBuf,
@@ -37,7 +37,7 @@ impl Nfs {
                 std::thread::spawn(move || serve(stream, &health));
             }
         });
-        // `mount.nfs` is not needed: the kernel asks for the root by itself. `hard`, as by default.
+        // `mount.nfs` is not needed: the kernel requests the root handle itself. `hard` is the default.
         let options = format!(
             "vers=3,addr=127.0.0.1,proto=tcp,port={port},mountproto=tcp,mountport={port},nolock,noacl,hard,sec=sys"
         );
@@ -47,25 +47,24 @@ impl Nfs {
         Self { dir, health }
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The file.
     #[must_use]
     pub fn file(&self) -> PathBuf {
         self.dir.join("data")
     }
 
-    /// Whether it has died.
+    /// Whether the server has died.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         *self.health.lock() == State::Dead
     }
 
-    /// It answers again, and does not die any more.
+    /// Revives the server, which does not die again.
     pub fn revive(&self) {
         self.health.set(State::Healed);
     }
@@ -102,7 +101,7 @@ impl Health {
         self.changed.notify_all();
     }
 
-    /// A WRITE has come.
+    /// Notes a WRITE: the server dies.
     fn is_written_to(&self) {
         let mut state = self.lock();
         if *state == State::Alive {
@@ -118,7 +117,7 @@ impl Health {
     }
 }
 
-/// Answers one connection, until it ends.
+/// Answers the requests of a connection until it ends.
 fn serve(mut stream: TcpStream, health: &Health) -> io::Result<()> {
     loop {
         let mut request = Reader { bytes: &record(&mut stream)?[..] };
@@ -130,9 +129,9 @@ fn serve(mut stream: TcpStream, health: &Health) -> io::Result<()> {
     }
 }
 
-/// Of the length of a fragment: it is the last one of its record.
+/// Flag in the length of a fragment: the last one of its record.
 const LAST: u32 = 1 << 31;
-/// No request of one file's few bytes is longer.
+/// Maximum size of a request, more than one small file needs.
 const LONGEST: usize = 1 << 20;
 
 fn record(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
@@ -154,7 +153,7 @@ fn record(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// XDR, as it comes.
+/// Decodes XDR.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -175,7 +174,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// XDR, as it goes.
+/// Encodes XDR.
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -204,12 +203,12 @@ impl Writer {
         self.numbers(&[1_000_000_000, 0].repeat(3))
     }
 
-    /// `post_op_attr`: they follow.
+    /// `post_op_attr` with attributes.
     fn after(&mut self, file: u32) -> &mut Self {
         self.numbers(&[1]).attributes(file)
     }
 
-    /// `wcc_data`: nothing of before, and then those of after.
+    /// `wcc_data`: no attributes of before, and those of after.
     fn around(&mut self, file: u32) -> &mut Self {
         self.numbers(&[0]).after(file)
     }
@@ -220,24 +219,24 @@ const DATA: u32 = 2;
 const NFS: u32 = 100_003;
 const MOUNT: u32 = 100_005;
 
-/// A call and what is said to it; `None`: it is none.
+/// The answer to a call; `None` if it is not a call.
 fn answer(request: &mut Reader<'_>, health: &Health) -> Option<Vec<u8>> {
     let [xid, kind, _version] = [request.number()?, request.number()?, request.number()?];
     let [program, _, procedure] = [request.number()?, request.number()?, request.number()?];
     if kind != 0 {
         return None;
     }
-    // Credentials and their proof.
+    // Credentials and verifier.
     for _ in 0..2 {
         request.number()?;
         request.opaque()?;
     }
     let mut reply = Writer(Vec::new());
-    // Accepted, with no proof of who says so, and done.
+    // Accepted, no verifier, success.
     reply.numbers(&[xid, 1, 0, 0, 0, 0]);
     let known = match (program, procedure) {
         (_, 0) | (MOUNT, 3) => Some(()),
-        // The root's handle, and that AUTH_SYS will do.
+        // The root's handle, and the flavour AUTH_SYS.
         (MOUNT, 1) => {
             reply.numbers(&[0]).handle(ROOT).numbers(&[1, 1]);
             Some(())
@@ -246,7 +245,7 @@ fn answer(request: &mut Reader<'_>, health: &Health) -> Option<Vec<u8>> {
         _ => None,
     };
     if known.is_none() {
-        // There is no such procedure.
+        // PROC_UNAVAIL.
         reply.0.clear();
         reply.numbers(&[xid, 1, 0, 0, 0, 3]);
     }
@@ -265,9 +264,9 @@ fn nfs(procedure: u32, request: &mut Reader<'_>, to: &mut Writer, health: &Healt
         // LOOKUP.
         3 if request.opaque()? == b"data" => to.numbers(&[0]).handle(DATA).after(DATA).after(ROOT),
         3 => to.numbers(&[NOENT]).after(ROOT),
-        // ACCESS: all that is asked for.
+        // ACCESS: grants everything.
         4 => to.numbers(&[0]).after(handle).numbers(&[request.number()?]),
-        // WRITE: all of it, for good.
+        // WRITE: everything, FILE_SYNC.
         7 => {
             health.is_written_to();
             let [_, _, count] = [request.number()?, request.number()?, request.number()?];
@@ -277,7 +276,7 @@ fn nfs(procedure: u32, request: &mut Reader<'_>, to: &mut Writer, health: &Healt
         8 => to.numbers(&[0, 1]).handle(DATA).after(DATA).around(ROOT),
         // FSSTAT.
         18 => to.numbers(&[0]).after(handle).numbers(&[0; 13]),
-        // FSINFO: the sizes of what is read, written and listed, the longest file, how exact times are, properties.
+        // FSINFO: sizes of reads, writes and listings, the maximum file size, the resolution of times, properties.
         19 => {
             let size = 65536;
             to.numbers(&[0]).after(handle).numbers(&[size, size, 512, size, size, 512, size]);

@@ -1,6 +1,6 @@
-//! A first look for those who wait: the daemon's answer straight from its socket. Starting the command for every look
-//! takes a quarter of a second of an emulated CPU, so that the waiting would slow down what is waited for. What a test
-//! goes on with comes from the command all the same.
+//! A cheap look for polling: the daemon's answer directly from its socket. Starting the command takes a quarter of a
+//! second of an emulated CPU, so that polling with it would slow down what is awaited. The values that a test uses
+//! come from the command.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// The list under `key` of the answer to `GET target`. Empty where there is no daemon, no answer or no such list.
+/// The list under `key` of the answer to `GET target`. Empty if there is no daemon, no answer or no such list.
 #[must_use]
 pub(crate) fn list(socket: &Path, target: &str, key: &str) -> Vec<Value> {
     match document(socket, target).map(|mut document| document[key].take()) {
@@ -18,7 +18,7 @@ pub(crate) fn list(socket: &Path, target: &str, key: &str) -> Vec<Value> {
     }
 }
 
-/// The whole answer to `GET target`.
+/// The document answered to `GET target`.
 #[must_use]
 pub(crate) fn document(socket: &Path, target: &str) -> Option<Value> {
     let mut stream = UnixStream::connect(socket).ok()?;

@@ -1,10 +1,10 @@
-//! A real containerd with real CNI plugins, everything of it in the lab: root, state, socket,
-//! configuration, reservations and the one image, made from busybox ([`place`]). Only three things
-//! have fixed places: libcni's result cache, `/var/lib/cni/results`, the netns names in `/run/netns`,
-//! and runc's state in `/run/containerd/runc` ([`sweep`]).
+//! A real containerd with real CNI plugins, with everything in the lab: root, state, socket, configuration,
+//! reservations and the one image, made from busybox ([`place`]). Only three directories are fixed: libcni's result
+//! cache, `/var/lib/cni/results`, the names of netns in `/run/netns`, and runc's state in `/run/containerd/runc`
+//! ([`sweep`]).
 //!
-//! [`harm`] does to it what happens on nodes; [`found`] is for pods that a kubelet has it make; [`shared`] is one for
-//! tests that do it no harm.
+//! [`harm`] causes failures that happen on nodes; [`found`] is for pods that a kubelet makes; [`shared`] is a
+//! containerd for tests that do it no harm.
 
 mod found;
 mod harm;
@@ -26,12 +26,12 @@ pub(crate) use place::{make_image, programs};
 pub use sweep::sweep;
 pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 
-/// Where libcni keeps results; it cannot be told otherwise through containerd.
+/// libcni's result cache; containerd cannot change its path.
 pub const CNI_CACHE: &str = "/var/lib/cni/results";
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 pub(crate) const IMAGE: &str = "ipwatch.test/busybox:1";
 
-/// What is missing here to run pods.
+/// Why no pods can be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     let needed = ["/usr/bin/containerd", "/usr/sbin/runc", "/bin/busybox"].map(PathBuf::from);
@@ -39,7 +39,7 @@ pub fn missing() -> Option<String> {
     needed.into_iter().chain([plugin, client()]).find_map(need::absent)
 }
 
-/// The CRI client: `IPWATCH_TEST_CRI`, else the one cargo built beside this.
+/// The CRI client: `IPWATCH_TEST_CRI`, else the one that cargo built beside this binary.
 pub(crate) fn client() -> PathBuf {
     std::env::var_os("IPWATCH_TEST_CRI")
         .map_or_else(|| daemon::binary().with_file_name("ipwatch-test-cri"), PathBuf::from)
@@ -50,42 +50,39 @@ pub(crate) fn client() -> PathBuf {
 pub struct Containerd<'a> {
     lab: &'a Lab,
     dir: PathBuf,
-    /// None where it is shared.
+    /// `None` if it is shared.
     child: Option<Child>,
     socket: PathBuf,
     node: Option<PathBuf>,
-    /// The test's, where it is shared.
+    /// The test's slot, if it is shared.
     slot: Option<usize>,
 }
 
-/// A pod of it without a container: what holds the netns is the pause process and the name.
+/// A pod without a container: its netns is held by the pause process and the mount.
 #[derive(Debug, Clone)]
 pub struct PodSandbox {
-    /// Its name; its namespace is `shop`.
+    /// The pod's name; its namespace is `shop`.
     pub name: String,
-    /// Its uid.
     pub uid: String,
     /// Attempt number of the sandbox.
     pub attempt: u32,
-    /// The sandbox's id.
     pub sandbox: String,
-    /// The pause process.
+    /// Pid of the pause process.
     pub pause: u32,
     /// Inode of its netns.
     pub netns: u64,
-    /// Name of its netns; empty when that is the host's.
+    /// Mount of its netns; empty if that is the host's.
     pub path: PathBuf,
-    /// Its IP; empty when it has none of its own.
+    /// Its IP; empty if it has none of its own.
     pub ip: String,
 }
 
-/// A pod of it: a sandbox and one container.
+/// A pod with one container.
 #[derive(Debug, Clone)]
 pub struct Pod {
     of: PodSandbox,
-    /// The container's id.
     pub container: String,
-    /// The container's first process.
+    /// Pid of the container's first process.
     pub pid: u32,
 }
 
@@ -97,18 +94,18 @@ impl Deref for Pod {
     }
 }
 
-/// How a containerd differs from the plain one.
+/// How a containerd differs from the default.
 #[derive(Debug, Clone, Default)]
 pub struct Setup<'a> {
     /// A secret in the CNI configuration, of which libcni keeps a copy for each pod.
     pub secret: &'a str,
     /// Where its pods' IPs come from, other than the lab's whole range: `CIDR`, or `CIDR FIRST LAST`.
     pub subnet: Option<String>,
-    /// Its node is this netns, beside a first containerd: its network is one of `ptp`, whose addresses
-    /// stand on the node, and for pods of the handler [`MACVLAN`] one of macvlan. Their IPs come from
-    /// the third and the fourth of the lab's four blocks of 64.
+    /// The netns that is its node, beside a first containerd: its network uses `ptp`, whose addresses are on the
+    /// node, and macvlan for pods of the handler [`MACVLAN`]. Their IPs come from the third and the fourth of the
+    /// lab's four blocks of 64.
     pub node: Option<&'a Netns>,
-    /// It runs in this netns and is the only one; its network is the plain one.
+    /// The netns in which it runs, as the only containerd, with the default network.
     pub inside: Option<&'a Netns>,
     /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
     pub prevention: bool,
@@ -119,7 +116,7 @@ pub struct Setup<'a> {
 /// See [`Setup::node`].
 pub const MACVLAN: &str = "macvlan";
 
-/// A pod to be made.
+/// A pod to be created.
 #[derive(Debug)]
 pub struct Wanted<'a> {
     containerd: &'a Containerd<'a>,
@@ -132,13 +129,13 @@ pub struct Wanted<'a> {
 }
 
 impl<'a> Containerd<'a> {
-    /// Starts it and waits until it can run pods.
+    /// Starts a containerd and waits until it can run pods.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
         Self::start_as(lab, &Setup::default())
     }
 
-    /// The same with a difference.
+    /// The same with these differences.
     #[must_use]
     pub fn start_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
         let dir = lab.subdir(if setup.node.is_some() { "containerd-far" } else { "containerd" });
@@ -152,13 +149,12 @@ impl<'a> Containerd<'a> {
         containerd
     }
 
-    /// Its CRI socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Where its network is configured, or, with [`Setup::node`], its networks.
+    /// Directory of its network's configuration, or, with [`Setup::node`], its networks'.
     #[must_use]
     pub fn conf_dirs(&self) -> Vec<PathBuf> {
         if let Some(slot) = self.slot {
@@ -168,13 +164,13 @@ impl<'a> Containerd<'a> {
         dirs.into_iter().filter(|dir| dir.exists()).collect()
     }
 
-    /// Where its plugins are.
+    /// Directory of its plugins.
     #[must_use]
     pub fn bin_dir(&self) -> PathBuf {
         self.dir.join("bin")
     }
 
-    /// Where the reservations of its pods lie.
+    /// Directory of its pods' reservations.
     #[must_use]
     pub fn reservations(&self) -> PathBuf {
         self.lab.dir().join("ipam").join(network(self.lab.tag(), "net"))
@@ -219,35 +215,34 @@ impl<'a> Containerd<'a> {
         self.pod(name).run(dir, command)
     }
 
-    /// Stops and removes a pod, as kubelet does when it is deleted.
+    /// Stops and removes a pod, as kubelet does after its deletion.
     pub fn stop(&self, pod: &PodSandbox) {
         self.halt(pod);
         self.cri(&["remove", &pod.sandbox]).expect("remove the pod");
     }
 
-    /// Stops a pod and leaves it to be removed: its sandbox is then NOTREADY. What fails is tried once more, as kubelet
-    /// does: of a container that ends by itself at this moment containerd says "ttrpc: closed".
+    /// Stops a pod without removing it: its sandbox is then NOTREADY. A failure is retried once, as kubelet does: for
+    /// a container that ends by itself at this moment containerd reports "ttrpc: closed".
     pub fn halt(&self, pod: &PodSandbox) {
         let stop = || self.cri(&["stop", &pod.sandbox]);
         stop().or_else(|_| stop()).expect("stop the pod");
     }
 
-    /// Begins to stop a pod that does not stop. The caller kills the client; [`crate::sweep`] does it
-    /// otherwise.
+    /// Starts to stop a pod that will not stop. The caller, or else [`crate::sweep`], kills the client.
     #[must_use]
     pub fn begin_stop(&self, pod: &PodSandbox) -> Child {
         self.command(&["stop", &pod.sandbox]).stderr(Stdio::null()).spawn().expect("stop the pod")
     }
 
-    /// Begins to stop a pod's container as kubelet does: SIGTERM, and SIGKILL after so many seconds.
+    /// Starts to stop a pod's container as kubelet does: SIGTERM, and SIGKILL after this many seconds.
     #[must_use]
     pub fn begin_termination(&self, pod: &Pod, seconds: u32) -> Child {
         let mut command = self.command(&["stop-container", &pod.container, &seconds.to_string()]);
         command.spawn().expect("stop the container")
     }
 
-    /// What it says of a sandbox or a container: `READY`, `NOTREADY`; `CREATED`, `RUNNING`, `EXITED`,
-    /// `UNKNOWN`. `None`: it knows of none such.
+    /// The state of a sandbox or a container: `READY`, `NOTREADY`; `CREATED`, `RUNNING`, `EXITED`, `UNKNOWN`. `None`
+    /// if containerd does not know it.
     #[must_use]
     pub fn state_of(&self, id: &str) -> Option<String> {
         let list = self.cri(&["list"]).expect("list the pods");
@@ -257,13 +252,13 @@ impl<'a> Containerd<'a> {
         })
     }
 
-    /// How it ended, if it has.
+    /// How it ended; `None` if it runs.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.own().try_wait().expect("wait for containerd");
         status.map(|status| status.to_string())
     }
 
-    /// The process, of one that is the test's own.
+    /// The process of a containerd that is not shared.
     fn own(&mut self) -> &mut Child {
         self.child.as_mut().expect("a containerd of the test's own: needs [Containerd]")
     }
@@ -303,14 +298,13 @@ impl<'a> Containerd<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// With the uid of another sandbox of the same pod.
+    /// Sets the uid to that of another sandbox of the same pod.
     #[must_use]
     pub fn uid(mut self, uid: &str) -> Self {
         uid.clone_into(&mut self.uid);
         self
     }
 
-    /// With this attempt number.
     #[must_use]
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.attempt = attempt;
@@ -324,27 +318,27 @@ impl<'a> Wanted<'a> {
         self
     }
 
-    /// By this handler of the runtime.
+    /// Sets the handler of the runtime.
     #[must_use]
     pub fn handler(mut self, handler: &str) -> Self {
         handler.clone_into(&mut self.handler);
         self
     }
 
-    /// With a secret in labels, annotations and, in the container, the environment.
+    /// Puts a secret into labels, annotations and the container's environment.
     #[must_use]
     pub fn with_secret(mut self, secret: &'a str) -> Self {
         self.secret = Some(secret);
         self
     }
 
-    /// Makes its sandbox.
+    /// Creates the sandbox.
     #[must_use]
     pub fn sandbox(self) -> PodSandbox {
         self.try_sandbox().unwrap_or_else(|error| panic!("run a sandbox: {error}"))
     }
 
-    /// The same, when it may fail.
+    /// The same if it may fail.
     pub fn try_sandbox(self) -> Result<PodSandbox, String> {
         let keys = self.keys();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -363,7 +357,7 @@ impl<'a> Wanted<'a> {
         Ok(PodSandbox { name, uid, attempt, sandbox, pause, netns, path, ip })
     }
 
-    /// Makes it, with a container that runs `command` and sees `dir` as `/host`.
+    /// Creates the pod with a container that runs `command` and sees `dir` as `/host`.
     #[must_use]
     pub fn run(self, dir: &Path, command: &[&str]) -> Pod {
         let containerd = self.containerd;
@@ -408,14 +402,14 @@ impl Drop for Containerd<'_> {
     }
 }
 
-/// A pod uid that carries the lab's tag, so that [`sweep`] knows the pod's cgroups.
+/// A pod uid that contains the lab's tag, so that [`sweep`] finds the pod's cgroups.
 pub(crate) fn new_uid(tag: &str) -> String {
     static SERIAL: AtomicU32 = AtomicU32::new(0);
     let (first, last) = uid_of(tag);
     format!("{first}-{:04x}-4000-8000-{last}", SERIAL.fetch_add(1, Ordering::Relaxed) & 0xffff)
 }
 
-/// What all uids of a lab begin and end with.
+/// The beginning and the end of all uids of a lab.
 pub(crate) fn uid_of(tag: &str) -> (String, String) {
     let (pid, serial) = tag.trim_start_matches("iw").split_once('n').expect("a tag");
     let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -427,7 +421,7 @@ fn network(tag: &str, name: &str) -> String {
     format!("{tag}-{name}")
 }
 
-/// The first process of a container, by its cgroup.
+/// The first process of a container, found by its cgroup.
 pub(crate) fn first_process(container: &str) -> Option<u32> {
     let pids = fs::read_dir("/proc").ok()?.flatten();
     let mut inside: Vec<u32> = pids
@@ -441,7 +435,7 @@ pub(crate) fn first_process(container: &str) -> Option<u32> {
     inside.first().copied()
 }
 
-/// Asks the kernel, in the pod's netns, for the pod's IPv4 address.
+/// The pod's IPv4 address, read from the kernel in the pod's netns.
 fn address_of(pid: u32) -> String {
     let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
     let text = sys::on_own_thread(|| {

@@ -1,5 +1,5 @@
-//! A real podman with its networks in the lab. Where it keeps what IPs it gave it cannot be told, so it
-//! runs in a mount namespace where that is a directory of the lab.
+//! A real podman with its networks in the lab. The directory of its reservations cannot be configured, so it runs in
+//! a mount namespace where that is a directory of the lab.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::{Lab, need};
 
-/// What is missing here to run its containers.
+/// Why its containers cannot be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     let needed = ["/usr/bin/podman", "/usr/lib/podman/netavark", "/usr/sbin/runc", "/bin/busybox"];
     needed.into_iter().find_map(need::absent)
 }
 
-/// Words come in, one command a line; its answer and `DONE STATUS` go out.
+/// Reads a command from each line; writes its output and `DONE STATUS`.
 const SHELL: &str = r#"
 mount --bind "$LAB/containers" /run/containers && mount --bind "$LAB/netns" /run/netns || exit 1
 while read -r line; do
@@ -26,7 +26,7 @@ while read -r line; do
 done
 "#;
 
-/// podman, in a netns and a mount namespace of its own.
+/// podman in a separate netns and mount namespace.
 #[derive(Debug)]
 pub struct Podman {
     dir: PathBuf,
@@ -36,14 +36,14 @@ pub struct Podman {
 }
 
 impl Podman {
-    /// To be called in the netns that its bridges are to stand in.
+    /// Must be called in the netns of its bridges.
     #[must_use]
     pub fn start(lab: &Lab) -> Self {
         let dir = lab.subdir("podman");
         for name in ["containers", "netns", "networks", "rootfs/bin"] {
             std::fs::create_dir_all(dir.join(name)).expect("make a directory");
         }
-        // What the mounts are put on; both may be missing where no podman has run yet.
+        // The mount points, which may be missing if podman has never run.
         for name in ["/run/containers", "/run/netns"] {
             std::fs::create_dir_all(name).expect("make a directory");
         }
@@ -60,24 +60,24 @@ impl Podman {
         Self { dir, child, orders, answers }
     }
 
-    /// The file with the IPs that it gave.
+    /// The file with its reservations.
     #[must_use]
     pub fn db(&self) -> PathBuf {
         self.dir.join("containers/networks/ipam.db")
     }
 
-    /// The directory with its networks' files.
+    /// The directory of its networks' files.
     #[must_use]
     pub fn networks(&self) -> PathBuf {
         self.dir.join("networks")
     }
 
-    /// Makes a network.
+    /// Creates a network.
     pub fn network(&mut self, name: &str, subnet: &str) {
         self.ask(&format!("network create --internal --subnet {subnet} {name}"));
     }
 
-    /// Runs a container in a network for a minute at most; its id is the answer.
+    /// Runs a container in a network for at most a minute; returns its id.
     pub fn run(&mut self, name: &str, network: &str) -> String {
         let limits = "--ulimit nofile=1024:1024 --ulimit nproc=4096:4096";
         let rootfs = self.dir.join("rootfs");
@@ -114,7 +114,7 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        // Its containers end by themselves, and its monitors bear the lab's tag.
+        // Its containers end by themselves, and its monitors carry the lab's tag.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-/// How much slower this place is than a plain machine: `IPWATCH_TEST_SLOW`, set in VMs that are
-/// emulated. It stretches patience, never a wait that a test must sit out.
+/// How much slower than a plain machine this one is: `IPWATCH_TEST_SLOW`, set in emulated VMs. Multiplies timeouts,
+/// but no wait that a test must sit out.
 #[must_use]
 pub fn patience() -> u32 {
     std::env::var("IPWATCH_TEST_SLOW").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Whether the daemon under test is the one that ships, which is optimised (`IPWATCH_TEST_SHIPPED`).
+/// Whether the daemon under test is the release build (`IPWATCH_TEST_SHIPPED`).
 #[must_use]
 pub fn is_shipped() -> bool {
     std::env::var_os("IPWATCH_TEST_SHIPPED").is_some()
 }
 
-/// Asks again and again until there is an answer.
+/// Polls until there is an answer.
 ///
 /// # Panics
-/// None came within `seconds` (times [`patience`]).
+/// There was no answer within `seconds` (times [`patience`]).
 #[track_caller]
 pub fn eventually<T>(what: &str, seconds: u32, mut ask: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
@@ -29,7 +29,7 @@ pub fn eventually<T>(what: &str, seconds: u32, mut ask: impl FnMut() -> Option<T
         if let Some(answer) = ask() {
             return answer;
         }
-        // Who waits leaves the CPU to what is waited for.
+        // Sleep at least as long as the query took, so that the CPU is free for what is awaited.
         let took = asked.elapsed();
         assert!(began.elapsed() < limit, "{what}: not within {} s", limit.as_secs());
         std::thread::sleep(pause.max(took));
@@ -37,18 +37,18 @@ pub fn eventually<T>(what: &str, seconds: u32, mut ask: impl FnMut() -> Option<T
     }
 }
 
-/// As [`eventually`], when there is nothing to return.
+/// As [`eventually`], without a result.
 #[track_caller]
 pub fn until(what: &str, seconds: u32, mut ask: impl FnMut() -> bool) {
     eventually(what, seconds, || ask().then_some(()));
 }
 
-/// Gives something time to become true. The caller says afterwards, in its own words, what is wrong.
+/// Waits for a condition without failing: the caller reports afterwards what is wrong.
 pub fn settle(seconds: u32, mut ask: impl FnMut() -> bool) {
     settled(seconds, || ask().then_some(()));
 }
 
-/// As [`settle`], for an answer.
+/// As [`settle`], with a result.
 pub fn settled<T>(seconds: u32, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     let limit = Duration::from_secs(u64::from(seconds * patience()));

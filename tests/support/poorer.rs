@@ -1,4 +1,4 @@
-//! Commands that become a program in a world that lacks something or lies about it.
+//! Commands that execute a program in an environment that lacks something or is falsified.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,19 +26,20 @@ fn without(call: &str, program: &Path) -> Command {
     command
 }
 
-/// The kernel's type information is not there.
+/// The kernel's BTF is missing.
 #[must_use]
 pub fn without_btf(program: &Path) -> Command {
     with_mounts(NO_BTF, "slave", Path::new("-"), program)
 }
 
-/// Nor does it see what is mounted on the node from now on.
+/// BTF is missing, and mounts made on the node from now on are not visible.
 #[must_use]
 pub fn without_btf_and_propagation(program: &Path) -> Command {
     with_mounts(NO_BTF, "private", Path::new("-"), program)
 }
 
-/// `/proc` shows a process to nobody but those who may trace it (`hidepid=2`), and it has the unit's capabilities alone.
+/// `/proc` shows a process only to those who may trace it (`hidepid=2`), and the program has only the unit's
+/// capabilities.
 #[must_use]
 pub fn with_hidden_processes(program: &Path) -> Command {
     let names = unit::capabilities();
@@ -50,7 +51,7 @@ pub fn with_hidden_processes(program: &Path) -> Command {
     with_mounts(&script, "slave", Path::new("-"), program)
 }
 
-/// The boot id is another one.
+/// The boot id differs.
 #[must_use]
 pub fn in_another_boot(lab: &Lab, program: &Path) -> Command {
     let id = lab.dir().join("boot_id");
@@ -58,7 +59,7 @@ pub fn in_another_boot(lab: &Lab, program: &Path) -> Command {
     with_mounts("mount --bind \"$0\" /proc/sys/kernel/random/boot_id", "slave", &id, program)
 }
 
-/// Runs `script`, with `$0` as given, in a mount namespace of its own that follows the host's by this propagation.
+/// Runs `script`, with `$0` as given, in a separate mount namespace with this propagation.
 fn with_mounts(script: &str, propagation: &str, zero: &Path, program: &Path) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", propagation, "sh", "-c"]);

@@ -1,4 +1,4 @@
-//! What `/proc` shows of a task, read plainly: the yardstick that fixtures and product are held to.
+//! The state of a task in `/proc`, parsed plainly, as the reference for fixtures and product.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,10 +6,9 @@ use std::path::PathBuf;
 /// `PF_EXITING` (`include/linux/sched.h`).
 pub const PF_EXITING: u32 = 0x4;
 
-/// One look at one thread.
+/// One look at a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// State letter.
     pub state: char,
     /// `PF_*` flags.
     pub flags: u32,
@@ -19,21 +18,21 @@ pub struct View {
     pub shared_pending: u64,
     /// `CoreDumping: 1`.
     pub core_dumping: bool,
-    /// Kernel function it sleeps in: where `wchan` tells none (x86 before 5.16), the first of its stack.
+    /// The kernel function in which it sleeps; if `wchan` is empty (x86 before 5.16), the first of its stack.
     pub wchan: String,
     /// Kernel stack.
     pub stack: String,
-    /// Inode of its netns; `None` when it has given it up.
+    /// Inode of its netns; `None` if it has released it.
     pub netns: Option<u64>,
 }
 
 impl View {
-    /// Looks at a thread. `None`: it is gone.
+    /// Looks at a thread. `None` if it has ended.
     #[must_use]
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
         let dir = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
         let stat = fs::read_to_string(dir.join("stat")).ok()?;
-        // The name may hold anything, brackets and spaces too: the fields start after the last one.
+        // The name may contain anything, even brackets and spaces: the fields start after the last bracket.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let status = fs::read_to_string(dir.join("status")).ok()?;
         let line = |key: &str| {
@@ -56,19 +55,19 @@ impl View {
         })
     }
 
-    /// Looks at a process's leader.
+    /// Looks at the leader of a process.
     #[must_use]
     pub fn leader(pid: u32) -> Option<Self> {
         Self::of(pid, pid)
     }
 
-    /// It has begun to exit.
+    /// Whether it has begun to exit.
     #[must_use]
     pub fn exiting(&self) -> bool {
         self.flags & PF_EXITING != 0
     }
 
-    /// SIGKILL is pending, for it or its process.
+    /// Whether SIGKILL is pending for the thread or its process.
     #[must_use]
     pub fn killed(&self) -> bool {
         (self.sig_pending | self.shared_pending) & (1 << (libc::SIGKILL - 1)) != 0
@@ -87,14 +86,14 @@ pub fn threads(pid: u32) -> Vec<u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The thread of a process that has this name.
+/// The thread of a process with this name.
 #[must_use]
 pub fn thread_named(pid: u32, name: &str) -> Option<u32> {
     let comm = |tid: &u32| fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"));
     threads(pid).into_iter().find(|tid| comm(tid).is_ok_and(|comm| comm.trim_end() == name))
 }
 
-/// Every thread of the node that is in this netns: `(pid, tid)`. None of ipwatch itself.
+/// The threads of the node in this netns, as `(pid, tid)`, except those of ipwatch.
 #[must_use]
 pub fn tasks_in(netns: u64) -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
@@ -107,7 +106,7 @@ pub fn tasks_in(netns: u64) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// Whether it is ipwatch itself: that of another test enters every netns of the node for a moment, to read it.
+/// Whether the process is ipwatch: a daemon of another test briefly enters every netns of the node to read it.
 fn is_a_daemon(pid: u32) -> bool {
     let program = fs::read_link(format!("/proc/{pid}/exe"));
     program.is_ok_and(|program| program.file_name().is_some_and(|name| name == "ipwatch"))
@@ -120,7 +119,7 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Processes whose parent this is; its threads each have children of their own.
+/// The children of a process; each of its threads has children of its own.
 #[must_use]
 pub fn children(parent: u32) -> Vec<u32> {
     let of = |tid: u32| fs::read_to_string(format!("/proc/{parent}/task/{tid}/children"));
@@ -132,13 +131,13 @@ pub fn children(parent: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Neither gone nor a zombie.
+/// Whether a process exists and is not a zombie.
 #[must_use]
 pub fn is_alive(pid: u32) -> bool {
     View::leader(pid).is_some_and(|view| view.state != 'Z')
 }
 
-/// Resident memory of a process.
+/// Resident memory of a process, in KiB.
 #[must_use]
 pub fn rss_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes the daemon, its promtool, and a scrape by hand.
+//! A real Prometheus that scrapes the daemon, its promtool, and manual scrapes.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use crate::collector::free_port;
 use crate::poll::{eventually, until};
 use crate::{Lab, need, patience, sys};
 
-/// What is missing here to run it.
+/// Why it cannot be run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     match std::env::var_os("IPWATCH_TEST_PROMETHEUS").filter(|path| !path.is_empty()) {
@@ -27,7 +27,7 @@ fn binary(name: &str) -> PathBuf {
     PathBuf::from(std::env::var_os("IPWATCH_TEST_PROMETHEUS").unwrap_or_default()).join(name)
 }
 
-/// Runs `promtool ARGS` in a directory, with this to read.
+/// Runs `promtool ARGS` in a directory with this input.
 #[must_use]
 pub fn promtool(args: &[&str], dir: &Path, input: &str) -> Output {
     let mut child = Command::new(binary("promtool"))
@@ -39,31 +39,29 @@ pub fn promtool(args: &[&str], dir: &Path, input: &str) -> Output {
         .spawn()
         .expect("start promtool");
     let mut stdin = child.stdin.take().expect("its input");
-    // It reads all of it before it says anything.
+    // promtool reads all its input before it prints anything.
     stdin.write_all(input.as_bytes()).expect("write to promtool");
     drop(stdin);
     child.wait_with_output().expect("wait for promtool")
 }
 
-/// Where a daemon of this lab is to serve its metrics: a port that was free a moment ago.
+/// An address for the metrics of a lab's daemon, with a port that was free a moment ago.
 #[must_use]
 pub fn free_address() -> String {
     format!("127.0.0.1:{}", free_port())
 }
 
-/// An answer to a scrape by hand.
+/// The answer to a manual scrape.
 #[derive(Debug)]
 pub struct Page {
-    /// The status.
     pub status: u16,
-    /// Its head, in small letters.
+    /// The head of the answer, in lower case.
     pub head: String,
-    /// What is in it.
     pub body: String,
 }
 
 impl Page {
-    /// The samples of one metric.
+    /// The samples of a metric.
     #[must_use]
     pub fn samples(&self, name: &str) -> Vec<&str> {
         let of =
@@ -71,7 +69,7 @@ impl Page {
         self.body.lines().filter(of).collect()
     }
 
-    /// The value of the one sample of a metric.
+    /// The value of the only sample of a metric.
     ///
     /// # Panics
     /// There is none, or more than one.
@@ -84,7 +82,8 @@ impl Page {
     }
 }
 
-/// Asks for a path, with this `Accept`. `None`: nobody listens there, or there is no place: the connection is reset.
+/// Requests a path with this `Accept`. `None` if nobody listens, or if the connection is reset because there is no
+/// free seat.
 #[must_use]
 pub fn get(address: &str, path: &str, accept: &str) -> Option<Page> {
     let stream = TcpStream::connect(address).ok()?;
@@ -99,7 +98,7 @@ pub fn get(address: &str, path: &str, accept: &str) -> Option<Page> {
     }
 }
 
-/// The same of a Unix socket.
+/// The same for a Unix socket.
 #[must_use]
 pub fn get_unix(socket: &Path, path: &str) -> Page {
     let stream = std::os::unix::net::UnixStream::connect(socket).expect("connect");
@@ -111,7 +110,7 @@ fn exchange(
     path: &str,
     accept: &str,
 ) -> std::io::Result<Page> {
-    // HTTP/1.0: the answer ends with the connection, and is not cut into chunks.
+    // HTTP/1.0: the answer ends with the connection, and has no chunks.
     let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\naccept: {accept}\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
@@ -131,7 +130,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it with one target and these rules, and waits until it has scraped that.
+    /// Starts it with one target and these rules, and waits for the first scrape.
     #[must_use]
     pub fn start(lab: &Lab, target: &str, rules: &[(&str, &str)]) -> Self {
         let dir = lab.subdir("prometheus");
@@ -164,10 +163,10 @@ impl Prometheus {
         prometheus
     }
 
-    /// What its API says.
+    /// The data of an answer of its API.
     ///
     /// # Panics
-    /// It refuses.
+    /// The API returns an error.
     #[must_use]
     #[track_caller]
     pub fn api(&self, path: &str) -> Value {
@@ -177,10 +176,10 @@ impl Prometheus {
         answer["data"].clone()
     }
 
-    /// The result of a query as of now.
+    /// The result of an instant query.
     ///
     /// # Panics
-    /// It cannot be executed.
+    /// The query fails.
     #[must_use]
     #[track_caller]
     pub fn query(&self, expression: &str) -> Vec<Value> {
@@ -191,7 +190,7 @@ impl Prometheus {
         self.api(&path)["result"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The first value of it.
+    /// The first value of a query's result.
     #[must_use]
     pub fn value(&self, expression: &str) -> Option<f64> {
         self.query(expression).first()?["value"][1].as_str()?.parse().ok()

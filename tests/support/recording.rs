@@ -1,5 +1,5 @@
-//! `ipwatch record`, running: for a test of it, and beside each daemon where a run is to become a recording
-//! (`cargo xtask recordings`).
+//! A running `ipwatch record`: for tests of it, and beside each daemon if a run is to be recorded (`cargo xtask
+//! recordings`).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::daemon;
 use crate::poll::{eventually, until};
 use crate::sys;
 
-/// The directory in which a recording of what each daemon sees is wanted.
+/// Variable with the directory for recordings of what each daemon sees.
 const WANTED: &str = "IPWATCH_TEST_RECORDINGS";
 
 /// A recorder. Stopped when dropped.
@@ -17,11 +17,11 @@ const WANTED: &str = "IPWATCH_TEST_RECORDINGS";
 pub struct Recorder(Child);
 
 impl Recorder {
-    /// Starts it with this configuration file, writing to `out`, and returns once its sources are asked: what begins
-    /// later is recorded as it happens, and what began before stands in the first snapshot.
+    /// Starts a recorder with this configuration file, writing to `out`, and returns when its sources have been
+    /// asked: later events are recorded as they happen, earlier ones are in the first snapshot.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// The recorder cannot be started.
     #[must_use]
     pub fn start(config: &Path, out: &Path) -> Self {
         let mut command = Command::new(daemon::binary());
@@ -36,7 +36,7 @@ impl Recorder {
         recorder
     }
 
-    /// One for the daemon that this command starts, if that is wanted: in the same place and with the same
+    /// A recorder beside the daemon that this command starts, if requested: in the same place and with the same
     /// configuration.
     pub(crate) fn beside(daemon: &Command) -> Option<Self> {
         let dir = PathBuf::from(std::env::var_os(WANTED)?);
@@ -49,10 +49,10 @@ impl Recorder {
         Some(Self::start_by(command, &out))
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Stops the recorder as Ctrl-C does.
     ///
     /// # Panics
-    /// It does not end, or not well.
+    /// The recorder does not end, or fails.
     pub fn stop(mut self) {
         sys::kill(self.0.id(), libc::SIGINT).expect("interrupt the recorder");
         let status =

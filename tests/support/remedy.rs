@@ -1,14 +1,13 @@
-//! What a person on call does with a finding: pastes its commands into a root shell.
+//! Runs the commands of a finding as a person on call does: pasted into a root shell.
 //!
-//! `ipwatch` is the binary under test; the commands themselves say where the lab's daemon listens. `kubectl`, `crictl`
-//! and `calicoctl`, which no lab has, are stand-ins that write their arguments down and succeed: what these tests show of
-//! them is which words they get.
-//! Where there is a containerd, `crictl` has it do what it is told ([`Shell::with_runtime`]); where there is an API
-//! server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
+//! `ipwatch` is the binary under test; the commands contain the socket of the lab's daemon. `kubectl`, `crictl` and
+//! `calicoctl`, which a lab does not have, are stand-ins that record their arguments and succeed: the tests show
+//! which words they get. With a containerd, `crictl` passes the request on to it ([`Shell::with_runtime`]); with an
+//! API server, the test runs Debian's `kubectl` ([`Shell::with_kubectl`]).
 //!
-//! Every form of command that a finding of a test carries, whether it changes something or only looks, is to be run by
-//! some test: the harness counts both ([`Forms`]), and a whole run in which one was not run has failed. It counts by code
-//! and form: a form that was run for another code alone is listed.
+//! Every form of command in a finding of a test, whether it changes something or only looks, must be run by some
+//! test: the harness counts both ([`Forms`]), and a complete run in which a form was not run fails. It counts by code
+//! and form: a form that was only run for another code is listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,25 +20,25 @@ use serde_json::Value;
 
 use crate::{Lab, Netns, daemon, helm, pod};
 
-/// Programs that are not here.
+/// Programs that are replaced by stand-ins.
 const STAND_INS: [&str; 3] = ["kubectl", "crictl", "calicoctl"];
 
-/// What begins a line about a form of command that a finding has, and about one that was run.
+/// Prefix of a line about a form of command in a finding, and about one that was run.
 const PRINTED: &str = "PRINTED ";
 const RAN: &str = "RAN ";
 
-/// A root shell of a lab.
+/// A root shell in a lab.
 #[derive(Debug)]
 pub struct Shell {
     bin: PathBuf,
     said: PathBuf,
-    /// The node's, where that is a netns of the lab's.
+    /// The netns of the node, if it is one of the lab.
     netns: Option<PathBuf>,
     kubeconfig: Option<PathBuf>,
 }
 
 impl Shell {
-    /// One of the lab's node.
+    /// A shell on the lab's node.
     #[must_use]
     pub fn new(lab: &Lab) -> Self {
         let (bin, said) = (lab.subdir("shell"), lab.dir().join("said"));
@@ -59,12 +58,12 @@ impl Shell {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("make it one");
     }
 
-    /// Writes down with which words it was called.
+    /// Shell code that records the arguments of a program.
     fn noted(&self, name: &str) -> String {
         format!("printf '%s\\n' {name} \"$@\" >>'{}'", self.said.display())
     }
 
-    /// The same whose `crictl` has this runtime do it.
+    /// The same with a `crictl` that passes requests on to this runtime.
     #[must_use]
     pub fn with_runtime(self, socket: &Path) -> Self {
         let (noted, client) = (self.noted("crictl"), pod::client());
@@ -77,7 +76,7 @@ impl Shell {
         self
     }
 
-    /// The same whose `docker` asks this dockerd, by its API: no lab needs docker's own client.
+    /// The same with a `docker` that uses the API of this dockerd: a lab needs no docker client.
     #[must_use]
     pub fn with_docker(self, socket: &Path) -> Self {
         let noted = self.noted("docker");
@@ -97,7 +96,7 @@ impl Shell {
         Self { netns: Some(netns.path().to_owned()), ..self }
     }
 
-    /// The same with a real `kubectl`, which asks as this kubeconfig says.
+    /// The same with a real `kubectl`, which uses this kubeconfig.
     #[must_use]
     pub fn with_kubectl(mut self, config: &Path) -> Self {
         self.kubeconfig = Some(config.to_owned());
@@ -111,7 +110,7 @@ impl Shell {
     pub fn run(&self, command: &str) -> Output {
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{path}", self.bin.display());
-        // Through no other program: busybox's prefer its own applets to what they are told to run.
+        // Without another program in between: those of busybox prefer their own applets.
         let mut sh = match &self.netns {
             Some(netns) => {
                 let mut nsenter = Command::new("nsenter");
@@ -126,7 +125,7 @@ impl Shell {
         sh.output().expect("run sh")
     }
 
-    /// Runs what only looks. Each command is one that its program understands.
+    /// Runs the commands that only look, and checks that their programs accept them.
     #[track_caller]
     pub fn looks(&self, finding: &Value) {
         for command in looks(finding) {
@@ -141,28 +140,28 @@ impl Shell {
         }
     }
 
-    /// Runs it: it says that it did what it was to do.
+    /// Runs a command and checks that it succeeds.
     #[track_caller]
     pub fn succeeds(&self, command: &str) {
         let out = self.run(command);
         assert!(out.status.success(), "{command}: {out:?}");
     }
 
-    /// Runs it: it says that there was nothing to be done.
+    /// Runs a command and checks that its precondition fails.
     #[track_caller]
     pub fn refuses(&self, command: &str) {
         let out = self.run(command);
         assert!(!out.status.success(), "{command}: {out:?}");
     }
 
-    /// Runs it once more, when what it was for is over: whatever it says, the runtime of [`Self::with_runtime`] has what
-    /// it had.
+    /// Runs a command again when its finding is resolved: whether it succeeds or not, the runtime of
+    /// [`Self::with_runtime`] must be unchanged.
     #[track_caller]
     pub fn changes_nothing(&self, command: &str) {
         let list = || {
             let out = self.run("crictl pods");
             assert!(out.status.success(), "{out:?}");
-            // In no order.
+            // In no particular order.
             let list = String::from_utf8_lossy(&out.stdout).into_owned();
             list.lines().map(str::to_owned).collect::<BTreeSet<_>>()
         };
@@ -171,7 +170,7 @@ impl Shell {
         assert_eq!(list(), before, "{command}: {out:?}");
     }
 
-    /// What the stand-ins were called with since the last time, a word a line.
+    /// The calls of the stand-ins since the last time, a word a line.
     #[must_use]
     pub fn said(&self) -> Vec<String> {
         let said = fs::read_to_string(&self.said).unwrap_or_default();
@@ -185,14 +184,14 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).exists())
 }
 
-/// A code and the form of a command that its finding has, as they stand in a line of a test's log.
+/// A code and the form of a command of its finding, as in a line of a test's log.
 type Printed = String;
 
-/// Commands of findings that this test has seen, each with what it is to the table at the end: two findings may have
-/// the same command.
+/// Commands of findings that this test has seen, each with its entries for the table at the end: two findings may
+/// have the same command.
 static SEEN: Mutex<BTreeMap<String, BTreeSet<Printed>>> = Mutex::new(BTreeMap::new());
 
-/// Notes the commands of a finding, for the table at the end.
+/// Records the commands of a finding, for the table at the end.
 pub fn printed(finding: &Value) {
     let code = finding["code"].as_str().unwrap_or_default();
     let steps = ["steps", "remediation"].map(|key| finding[key].as_array());
@@ -207,7 +206,7 @@ pub fn printed(finding: &Value) {
     }
 }
 
-/// Notes that a command was run, as it was printed.
+/// Records that a command was run as printed.
 pub fn ran(command: &str) {
     let seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     for line in seen.get(command).into_iter().flatten() {
@@ -258,15 +257,15 @@ const VERBS: [&str; 39] = [
     "w",
 ];
 
-/// A command without its values: programs, options, and what they are told to do. What only asks whether something is
-/// still as it was stands as `still`: by what that is told depends on what else is known.
+/// A command without its values: programs, options and verbs. A run that only tests whether something is unchanged is
+/// shown as `still`, because its form depends on what else is known.
 fn form(step: &Value) -> String {
     let mut parts: Vec<String> = Vec::new();
     let runs = step["runs"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut piped = String::new();
     for (at, run) in runs.iter().enumerate() {
         let words = run["argv"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        // It is there wherever the daemon's socket is not the usual one.
+        // Present only if the daemon's socket is not the default.
         let words = words.filter(|word| !word.starts_with("--socket="));
         let words: Vec<&str> = words.enumerate().map(|(n, word)| shape(n, word)).collect();
         piped.push_str(&words.join(" "));
@@ -288,7 +287,7 @@ fn form(step: &Value) -> String {
     parts.join(" && ")
 }
 
-/// A word of a command if it can only be ours, of an option its name.
+/// A word of a command if it must be ours; of an option its name.
 fn shape(at: usize, word: &str) -> &str {
     let script = word.contains("$1");
     if at == 0 || script || VERBS.contains(&word) || word.ends_with(".whereabouts.cni.cncf.io") {
@@ -297,16 +296,16 @@ fn shape(at: usize, word: &str) -> &str {
     if word.starts_with('-') { word.split_inclusive('=').next().unwrap_or(word) } else { "_" }
 }
 
-/// The forms of commands that findings of a run had, and those that were run, each by form and code.
+/// The forms of commands in findings of a run, and those that were run, each by form and code.
 #[derive(Debug, Default)]
 pub(crate) struct Forms {
-    /// With a test whose finding has it.
+    /// With a test whose finding has the form.
     printed: BTreeMap<(String, String), String>,
     ran: BTreeSet<(String, String)>,
 }
 
 impl Forms {
-    /// Adds what a test printed.
+    /// Adds the lines that a test printed.
     pub(crate) fn read(&mut self, test: &str, log: &str) {
         let key = |line: &str| {
             let (code, form) = line.split_once('\t')?;
@@ -321,7 +320,8 @@ impl Forms {
         }
     }
 
-    /// Prints how many there are, and which no test ran, for any code or for this one. Whether each form was run.
+    /// Prints the number of forms, and those that no test ran, for any code or for this one. Returns whether each
+    /// form was run.
     pub(crate) fn print(&self) -> bool {
         let left = self.printed.iter().filter(|(key, _)| !self.ran.contains(*key));
         let (other, never): (Vec<_>, Vec<_>) =
@@ -370,7 +370,7 @@ fn commands(finding: &Value, changes: bool) -> Vec<String> {
     of.filter_map(|step| step["command"].as_str().map(str::to_owned)).collect()
 }
 
-/// The only command that changes something and has this in it.
+/// The only command that changes something and contains `with`.
 ///
 /// # Panics
 /// There is none, or more than one.

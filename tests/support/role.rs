@@ -1,8 +1,8 @@
-//! Helper processes. The test binary starts itself again with a role in its environment, and
-//! [`play`] runs that role before anything of the tests.
+//! Helper processes. The test binary starts itself with a role in its environment, and [`play`] runs that role before
+//! any test.
 //!
-//! Every helper ends when its standard input ends, so that none outlives the test that started it,
-//! and says `ready` when it stands as it should.
+//! A helper ends when its standard input ends, so that none outlives its test, and prints `ready` when it is in the
+//! required state.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,7 +29,7 @@ pub struct Helper<'a> {
     pid_ns: Option<u32>,
 }
 
-/// A helper process. Killed when dropped; one that hangs is left for the release of what it hangs on.
+/// A running helper. Killed when dropped; one that hangs ends when the file system on which it hangs is released.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -49,8 +49,8 @@ macro_rules! roles {
             }
         }
 
-        /// Plays the role that the environment names, and does not return; returns at once when it
-        /// names none. Call it first thing in `main`, while there is one thread.
+        /// Plays the role in the environment and does not return; returns at once if there is none. Must be called
+        /// first in `main`, while there is only one thread.
         pub fn play() {
             let Ok(role) = std::env::var(ROLE) else { return };
             let args: Vec<String> = std::env::args().skip(1).collect();
@@ -65,48 +65,49 @@ macro_rules! roles {
 }
 
 roles! {
-    /// Stands still.
+    /// Does nothing.
     Park = "park" => park,
-    /// Computes without end.
+    /// Uses a CPU without end.
     Busy = "busy" => busy,
-    /// Holds an fd of the netns named by its argument, without being in it.
+    /// Holds an fd of the netns in its argument, without being in it.
     HoldFd = "hold-fd" => hold_fd,
-    /// Holds a socket made in that netns, without being in it.
+    /// Holds a socket created in that netns, without being in it.
     HoldSocket = "hold-socket" => hold_socket,
-    /// Holds an fd of it that lies unread in a Unix socket.
+    /// Holds an fd of that netns that is in flight, unread in a Unix socket.
     HoldInFlight = "hold-in-flight" => hold_in_flight,
-    /// Leaves a zombie leader and one thread that is in that netns.
+    /// Leaves a zombie leader and one thread in that netns.
     ZombieLeader = "zombie-leader" => zombie_leader,
-    /// Moves between netns as told: `setns PATH`, `unshare`.
+    /// Moves between netns on command: `setns PATH`, `unshare`.
     Mover = "mover" => mover,
-    /// Keeps a copy of all mounts in a mount namespace of its own.
+    /// Keeps a copy of all mounts in a separate mount namespace.
     Agent = "agent" => agent,
-    /// The same, and has many more on the directory that its first argument names: as many as the second.
+    /// The same, with additional mounts below the directory in its first argument; the second argument is their
+    /// number.
     Crowd = "crowd" => crowd,
-    /// Reads the file named by its last argument.
+    /// Reads the file in its last argument.
     Reader = "reader" => reader,
-    /// Reads that file, and has another of its threads end the process when told, with `exit`.
+    /// Reads that file; another of its threads ends the process on the command `exit`.
     HungLeader = "hung-leader" => hung_leader,
-    /// Reads that file with its leader (first argument: `leader`) or with another thread, and ends as it is told: see
+    /// Reads that file in its leader (first argument: `leader`) or in another thread, and ends as commanded: see
     /// `stuck::Way`. The second argument is the cgroup whose memory it uses up.
     Mortal = "mortal" => mortal,
-    /// Makes as many processes a second as its first argument says, for as many seconds as the second, each of which
-    /// ends at once. Says how many it made.
+    /// Creates processes that end at once: the first argument is their number per second, the second the duration in
+    /// seconds. Prints how many it created.
     Churn = "churn" => churn,
-    /// Has as many threads as its argument says, which do nothing.
+    /// Has as many idle threads as its argument says.
     Threads = "threads" => threads,
-    /// Opens that file and exits when told, with `exit`.
+    /// Opens that file and exits on the command `exit`.
     Opener = "opener" => opener,
-    /// Opens that file and becomes another program when told, with `exec`: what closes its file then, or, with `sync` as
-    /// its first argument, waits until that is written.
+    /// Opens that file and executes another program on the command `exec`, which closes the file; with `sync` as its
+    /// first argument, it waits until the file is written.
     Execer = "execer" => execer,
     /// Waits for a child as after vfork.
     Vfork = "vfork" => vfork,
-    /// Dumps core, with one thread beside, when told.
+    /// Dumps core on command, with a second thread.
     Dumper = "dumper" => dumper,
     /// Exits and stays a zombie: its parent does not wait.
     Exiter = "exiter" => exiter,
-    /// Becomes the program named by its other arguments, to which the system call that the first one names is forbidden.
+    /// Executes the program in its other arguments, with the system call in the first one forbidden.
     Without = "without" => without,
     /// Holds the kernel's rtnl lock (see [`crate::rtnl`]).
     HoldRtnl = "hold-rtnl" => crate::rtnl::hold,
@@ -115,7 +116,6 @@ roles! {
 }
 
 impl<'a> Helper<'a> {
-    /// A helper with this role.
     #[must_use]
     pub fn new(role: Role) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl<'a> Helper<'a> {
         }
     }
 
-    /// With an argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: &'a str) -> Self {
         self.args.push(arg);
@@ -151,7 +151,7 @@ impl<'a> Helper<'a> {
         self
     }
 
-    /// Under this name.
+    /// With this process name.
     #[must_use]
     pub fn comm(mut self, comm: &'a str) -> Self {
         self.comm = Some(comm);
@@ -172,14 +172,14 @@ impl<'a> Helper<'a> {
         self
     }
 
-    /// In the pid namespace of this process. What is started is `nsenter`, whose child it is.
+    /// In the pid namespace of this process. The started process is `nsenter`, whose child is the helper.
     #[must_use]
     pub fn pid_namespace_of(mut self, pid: u32) -> Self {
         self.pid_ns = Some(pid);
         self
     }
 
-    /// The command that plays this role and nothing else: for one that becomes another program.
+    /// The command that plays this role, for a process that executes another program.
     #[must_use]
     pub fn command(role: Role) -> Command {
         let exe = std::env::current_exe().expect("the path of this binary");
@@ -188,7 +188,7 @@ impl<'a> Helper<'a> {
         command
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the helper and waits until it is ready.
     #[must_use]
     pub fn start(self) -> Running {
         let mut command = match self.sandbox {
@@ -223,7 +223,6 @@ impl<'a> Helper<'a> {
 }
 
 impl Running {
-    /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -237,31 +236,31 @@ impl Running {
         children.trim().parse().ok()
     }
 
-    /// Tells it a line.
+    /// Sends the helper a line.
     pub fn tell(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("a helper that still listens");
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).expect("write to a helper");
     }
 
-    /// The next line it says; empty when it has ended.
+    /// The next line of its output; empty if it has ended.
     pub fn hear(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("read from a helper");
         line.trim_end().to_owned()
     }
 
-    /// Tells it a line and returns its answer.
+    /// Sends the helper a line and returns its answer.
     pub fn ask(&mut self, line: &str) -> String {
         self.tell(line);
         self.hear()
     }
 
-    /// Sends it a signal.
+    /// Sends the helper a signal.
     pub fn signal(&self, signal: i32) {
         sys::kill(self.pid(), signal).expect("signal a helper");
     }
 
-    /// Whether it ends within `seconds` (times patience), reaping it.
+    /// Whether the helper ends within `seconds` (times patience); reaps it.
     pub fn ends(&mut self, seconds: u32) -> bool {
         let rounds = seconds * crate::patience() * 50;
         (0..rounds.max(1)).any(|_| {
@@ -273,7 +272,7 @@ impl Running {
         })
     }
 
-    /// Kills it and waits until it has gone.
+    /// Kills the helper and waits for its end.
     pub fn end(mut self) {
         let _ = self.child.kill();
         assert!(self.ends(10), "a helper does not end");
@@ -283,7 +282,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // A stopped one takes SIGKILL; a hung one does not, and its file system's end frees it.
+        // A stopped process can be killed by SIGKILL; a hung one ends only when its file system does.
         for _ in 0..10 {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 break;
@@ -293,8 +292,8 @@ impl Drop for Running {
     }
 }
 
-/// A command that joins the container's cgroup and then becomes `program`: in the order in which runc
-/// starts a container.
+/// A command that joins the container's cgroup and then executes `program`, in the order in which runc starts a
+/// container.
 fn joining(sandbox: &Sandbox, program: &Command) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]);
@@ -303,7 +302,7 @@ fn joining(sandbox: &Sandbox, program: &Command) -> Command {
     command
 }
 
-/// Gives the process its name and its netns.
+/// Sets the name and the netns of the process.
 fn prepare(role: &str) {
     let comm = std::env::var(COMM).unwrap_or_else(|_| format!("t-{role}"));
     let comm = std::ffi::CString::new(comm).expect("a name without NUL");
@@ -313,12 +312,12 @@ fn prepare(role: &str) {
     }
 }
 
-/// Says that the helper stands as it should.
+/// Reports that the helper is in the required state.
 pub(crate) fn ready() {
     say("ready");
 }
 
-/// Says a line to the test.
+/// Prints a line to the test.
 pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).expect("write to the test");
@@ -331,7 +330,7 @@ pub(crate) fn listen() -> Option<String> {
     (read > 0).then(|| line.trim_end().to_owned())
 }
 
-/// Ready, and then nothing until the test has ended.
+/// Reports ready, and waits until the test has ended.
 fn wait_for_end() {
     ready();
     while listen().is_some() {}
@@ -363,7 +362,7 @@ fn hold_fd(args: &[String]) {
 
 fn hold_socket(args: &[String]) {
     let path = Path::new(&args[0]);
-    // Made on a thread that ends: nothing of this process stays in that netns but the socket.
+    // On a thread that ends, so that only the socket of this process remains in that netns.
     let made = sys::on_own_thread(|| sys::enter_netns(path).and_then(|()| sys::udp_socket()));
     let _held = made.expect("make a socket there");
     wait_for_end();
@@ -393,7 +392,7 @@ fn zombie_leader(args: &[String]) {
     std::thread::spawn(move || {
         sys::enter_netns(Path::new(&path)).expect("enter the netns");
         let stat = Path::new("/proc/self/stat");
-        // The leader exits meanwhile; ready is said when that can be seen.
+        // The leader exits meanwhile; `ready` is printed when that is visible.
         while !std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") Z ")) {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -425,7 +424,7 @@ fn crowd(args: &[String]) {
     sys::copy_mounts().expect("a mount namespace of its own");
     let times: usize = args[1].parse().expect("a number");
     for n in 0..times {
-        // Each below its own name: to read them is to read as many paths.
+        // Each below its own name, so that reading them takes as many paths.
         let dir = Path::new(&args[0]).join(format!("mount-{n}"));
         std::fs::create_dir(&dir).expect("make a directory");
         rustix::mount::mount_bind(&dir, &dir).expect("mount it");
@@ -449,7 +448,7 @@ fn reader(args: &[String]) {
 fn hung_leader(args: &[String]) {
     std::thread::spawn(|| {
         while listen().is_some_and(|line| line != "exit") {}
-        // exit_group(): what a JVM's and a Go program's end is, by whichever thread.
+        // exit_group(), which ends a JVM or a Go program, called by any thread.
         sys::exit_now(0);
     });
     reader(args);
@@ -476,7 +475,7 @@ fn mortal(args: &[String]) {
     sys::exit_this_thread();
 }
 
-/// Ends the process, or its leader, in the way that it was told.
+/// Ends the process, or its leader, in the commanded way.
 fn end_by(way: &str, group: &str, leave: &std::sync::mpsc::Sender<()>) {
     match way {
         "exit" => sys::exit_now(0),
@@ -496,7 +495,7 @@ fn end_by(way: &str, group: &str, leave: &std::sync::mpsc::Sender<()>) {
             std::fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string())
                 .expect("move into the cgroup");
             let mut held: Vec<Vec<u8>> = Vec::new();
-            // Twice as much as it may have; what is written to cannot be shared.
+            // Twice the limit; pages that are written cannot be shared.
             for _ in 0..128 {
                 held.push(vec![1; 1 << 20]);
             }
@@ -543,7 +542,7 @@ fn threads(args: &[String]) {
 fn opener(args: &[String]) {
     let _open = open(args);
     ready();
-    // Closing at exit is what hangs; returning here would close it before the exit.
+    // Closing at exit must hang; returning here would close the file before the exit.
     while listen().is_some_and(|line| line != "exit") {}
     sys::exit_now(0);
 }
@@ -554,7 +553,7 @@ fn execer(args: &[String]) {
     ready();
     while listen().is_some_and(|line| line != "exec") {}
     if args[0] == "sync" {
-        // It is not to hang in closing the file before.
+        // It must not hang in closing the file before that.
         rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty()).expect("keep it open");
         sys::sync_later(&open).expect("submit it");
     }

@@ -1,13 +1,12 @@
-//! Holds the kernel's `rtnl_mutex` for as long as a test wants: every netns that is torn down then
-//! waits in `cleanup_net` (net/core/net_namespace.c), and all behind it.
+//! Holds the kernel's `rtnl_mutex` for as long as a test wants: then every teardown of a netns waits in `cleanup_net`
+//! (net/core/net_namespace.c), and later ones queue behind it.
 //!
-//! The lock is the machine's: no interface can be made, changed or, on many kernels, listed meanwhile.
-//! Only for a machine that nobody else is on: [`crate::Need::OwnMachine`].
+//! The lock is global: meanwhile no interface can be created, changed or, on many kernels, listed. Only for a machine
+//! that nobody else uses: [`crate::Need::OwnMachine`].
 //!
-//! How: `dev_ethtool` (net/ethtool/ioctl.c, seen on 6.1 and 6.12) copies its answer out under the
-//! lock. The answer lies across two pages, and the second one is registered with a userfaultfd that
-//! nobody serves: the fault waits in `handle_userfault` (fs/userfaultfd.c). When the helper ends, so
-//! does the wait.
+//! `dev_ethtool` (net/ethtool/ioctl.c, seen on 6.1 and 6.12) copies its answer out under the lock. The answer spans
+//! two pages, and the second one is registered with a userfaultfd that nobody serves: the fault waits in
+//! `handle_userfault` (fs/userfaultfd.c) until the helper ends.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -17,12 +16,12 @@ use crate::poll::until;
 use crate::proc;
 use crate::role::{self, Helper, Role, Running};
 
-/// The lock, held. Freed when dropped.
+/// The held lock. Released when dropped.
 #[derive(Debug)]
 pub struct Held(Running);
 
 impl Held {
-    /// Takes it and waits until it is held.
+    /// Takes the lock and waits until it is held.
     #[must_use]
     pub fn take() -> Self {
         let helper = Helper::new(Role::HoldRtnl).start();
@@ -35,14 +34,13 @@ impl Held {
         Self(helper)
     }
 
-    /// Lets go of it.
+    /// Releases the lock.
     pub fn release(self) {
         self.0.end();
     }
 }
 
-/// The worker that is in `cleanup_net`, if there is one: its pid, and how it
-/// looks.
+/// The worker in `cleanup_net`, if there is one: its pid and state.
 #[must_use]
 pub fn cleanup_worker() -> Option<(u32, proc::View)> {
     let pids = std::fs::read_dir("/proc").ok()?.flatten();
@@ -61,7 +59,7 @@ pub(crate) fn hold(_: &[String]) {
     drop(fault);
 }
 
-/// Two pages of memory, the first one present.
+/// Two pages of memory, of which the first is present.
 fn two_pages() -> io::Result<(usize, usize)> {
     // SAFETY: sysconf reads a constant; mmap with a null address makes a new mapping, which nothing
     // else refers to; the write goes into its first page.
@@ -78,7 +76,7 @@ fn two_pages() -> io::Result<(usize, usize)> {
     }
 }
 
-/// A userfaultfd without a server.
+/// A userfaultfd that nobody serves.
 struct Unserved(#[expect(dead_code, reason = "open is all it has to be")] OwnedFd);
 
 /// `UFFDIO_API` and `struct uffdio_api` (include/uapi/linux/userfaultfd.h).
@@ -117,7 +115,7 @@ impl Unserved {
 const ETHTOOL_GLINK: u32 = 0xa;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
-/// Asks for the link state of `lo`, the answer to be written to `at`. Hangs.
+/// Asks for the link state of `lo`, with the answer at `at`. Hangs.
 fn ask_link(at: usize) {
     // SAFETY: all zeroes is a valid `struct ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -130,7 +128,7 @@ fn ask_link(at: usize) {
         // SAFETY: the kernel writes eight bytes to `at`, which lie in the two pages made for it.
         let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
         assert!(done < 0, "the fault was served");
-        // A signal broke it off.
+        // Interrupted by a signal.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

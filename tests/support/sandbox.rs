@@ -1,5 +1,5 @@
-//! What a runtime leaves on the node for a pod, without a runtime: the cgroup of its container and the
-//! cached CNI result of its sandbox. By them a pod is named where no containerd runs, as in the VMs.
+//! What a runtime leaves on the node for a pod, without a runtime: the cgroup of its container and the cached CNI
+//! result of its sandbox. They give the pod's name where no containerd runs, as in the VMs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,15 @@ use serde_json::json;
 use crate::poll::until;
 use crate::{Lab, Netns, cgroup};
 
-/// A pod on paper; its namespace is `shop`.
+/// A pod without a runtime; its namespace is `shop`.
 #[derive(Debug)]
 pub struct Sandbox {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
-    /// Id of the sandbox.
     pub sandbox: String,
-    /// Id of the container whose cgroup it is. The sandbox's own is another one, as in every pod.
+    /// Id of the container that owns the cgroup. Differs from the sandbox's id, as in every pod.
     pub container: String,
-    /// When it was made, in nanoseconds of Unix time.
+    /// When it was created, as Unix time in nanoseconds.
     pub made: u128,
     cgroup: PathBuf,
     cache: PathBuf,
@@ -31,15 +28,15 @@ impl Sandbox {
     /// Namespace of every pod here.
     pub const NAMESPACE: &str = "shop";
 
-    /// A pod whose sandbox is `netns` and whose IP is `cidr`. `secret` goes to where a real cache file
-    /// carries credentials: into the network's configuration.
+    /// A pod with the sandbox `netns` and the IP `cidr`. `secret` is placed where a real cache file has credentials:
+    /// in the network's configuration.
     #[must_use]
     pub fn make(lab: &Lab, netns: &Netns, cidr: &str, secret: &str) -> Self {
         let uid = format!("{:08x}-0000-4000-8000-000000000001", netns.inode);
         Self::make_as(lab, netns, cidr, secret, ("api-0", &uid))
     }
 
-    /// The same with a name and a uid that somebody else has given it.
+    /// The same with a given name and uid.
     #[must_use]
     pub fn make_as(
         lab: &Lab,
@@ -50,8 +47,8 @@ impl Sandbox {
     ) -> Self {
         let hex = |first: char| format!("{first}{:063x}", netns.inode);
         let (sandbox, container) = (hex('a'), hex('c'));
-        // Below a group with the lab's tag, as in a cluster inside a container: a real kubelet's
-        // groups are left alone, and the sweep knows what to remove.
+        // Below a group with the lab's tag, as in a cluster inside a container: a real kubelet's groups are not
+        // touched, and the sweep knows what to remove.
         let place = format!("{}-node/kubepods/besteffort/pod{uid}/{container}", lab.tag());
         let cgroup = cgroup::naming().expect("a hierarchy that names containers").join(place);
         fs::create_dir_all(&cgroup).expect("make a cgroup");
@@ -88,13 +85,13 @@ impl Sandbox {
         &self.cache
     }
 
-    /// The container's cgroup, which a process of it is to join before it becomes its program.
+    /// The container's cgroup, which a process must join before it executes its program.
     #[must_use]
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
     }
 
-    /// Waits until `/proc` shows a process in it: by other eyes than the product's.
+    /// Waits until `/proc` shows a process in the cgroup.
     pub fn await_in(&self, pid: u32) {
         until("the process is in the container's cgroup", 5, || {
             fs::read_to_string(format!("/proc/{pid}/cgroup"))

@@ -1,12 +1,12 @@
-//! What tests share, because its start costs more than what most of them do with it: a containerd, an API server
-//! with its etcd, and a daemon. Each runs in a process of this binary that has a lab of its own, as a test has, and is
-//! swept like one.
+//! Services that tests share, because starting them takes longer than most tests: a containerd, an API server with
+//! its etcd, and a daemon. Each runs in a process of this binary with a lab, as a test does, and is swept like one.
 //!
-//! The runner starts one for the first test that declares it, gives each test a slot in it, and ends it when no test is
-//! left that declares it, or when the run ends in any other way. What a slot is, the part says: see
+//! The runner starts a service for the first test that declares it, gives each test a slot in it, and ends it when no
+//! remaining test declares it, or when the run ends in any other way. For the meaning of a slot see
 //! [`crate::pod::Containerd::shared`], [`crate::kubernetes::ControlPlane::shared`], [`crate::Daemon::shared`].
 //!
-//! Only tests that leave it as it is may share it. Whatever crashes, wipes, slows down or reconfigures has its own.
+//! Only tests that do not change a service may share it. A test that crashes, wipes, slows down or reconfigures it
+//! starts its own.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,25 +20,25 @@ use crate::lab::TAG_VARIABLE;
 use crate::pod::{self, Containerd, Setup};
 use crate::{Daemon, Lab, Need, patience, sweep};
 
-/// Which part a process keeps running.
+/// Variable with the service that a process keeps running.
 const KEEP: &str = "IPWATCH_TEST_KEEP";
-/// How many slots it is to have.
+/// Variable with its number of slots.
 const SLOTS: &str = "IPWATCH_TEST_SLOTS";
-/// In its lab, once it can be used.
+/// File in its lab that exists when it can be used.
 const READY: &str = "ready";
-/// Slots beyond the tests that run at once: a slot whose test left something behind is not used again.
+/// Slots beyond the number of concurrent tests: a slot is not reused if its test left something behind.
 const SPARE: usize = 4;
-/// How long a start may take.
+/// Time limit of a start.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A part that can be shared.
+/// A service that can be shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// A containerd. A slot is a handler of its runtime, with a network of its own.
+    /// A containerd. A slot is a handler of its runtime with a network.
     Pods,
-    /// etcd and kube-apiserver. A slot is the name of a node, whose kubelet is let in.
+    /// etcd and kube-apiserver. A slot is the name of a node as whose kubelet a test may authenticate.
     ApiServer,
-    /// A daemon. Its slots do not differ: it watches the whole machine in any case.
+    /// A daemon. Its slots do not differ, because it watches the whole machine.
     Daemon,
 }
 
@@ -61,7 +61,7 @@ impl Part {
         }
     }
 
-    /// In the environment of a test: the part's tag and the test's slot.
+    /// Variable of a test with the service's tag and the test's slot.
     fn variable(self) -> &'static str {
         match self {
             Part::Pods => "IPWATCH_TEST_SHARED_CONTAINERD",
@@ -70,7 +70,7 @@ impl Part {
         }
     }
 
-    /// Whether a test that has ended left nothing in its slot.
+    /// Whether the test left nothing in its slot.
     fn is_free(self, home: &Path, slot: usize) -> bool {
         match self {
             Part::Pods => pod::shared::is_free(home, slot),
@@ -80,7 +80,7 @@ impl Part {
     }
 }
 
-/// In a test: the lab of a part that it shares, and the test's slot.
+/// In a test: the lab of a service that it shares, and the test's slot.
 pub(crate) fn joined(part: Part) -> (PathBuf, usize) {
     let said = std::env::var(part.variable());
     let said = said.unwrap_or_else(|_| panic!("a test that declares needs [{:?}]", part.need()));
@@ -88,8 +88,8 @@ pub(crate) fn joined(part: Part) -> (PathBuf, usize) {
     (Lab::dir_of(tag), slot.parse().expect("a number"))
 }
 
-/// In a process of its own: keeps a part running until the runner closes the standard input or is gone. Returns at
-/// once where the environment names none.
+/// In a separate process: keeps a service running until the runner closes the standard input or ends. Returns at once
+/// if the environment names none.
 pub(crate) fn keep() -> Option<ExitCode> {
     let name = std::env::var(KEEP).ok()?;
     let part = Part::ALL.into_iter().find(|part| part.name() == name).expect("a part");
@@ -121,31 +121,31 @@ pub(crate) fn keep() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// In the runner: the parts of one run. Dropped, it ends them all.
+/// In the runner: the services of a run. Ended when dropped.
 pub(crate) struct Shared {
     places: [Mutex<Place>; Part::ALL.len()],
 }
 
-/// What there is of a part.
+/// State of a service.
 struct Place {
     part: Part,
-    /// Tests of this run that declare it and have not ended.
+    /// Number of tests of this run that declare it and have not ended.
     wanted: usize,
     slots: usize,
     running: Option<Running>,
 }
 
-/// A part that runs.
+/// A running service.
 struct Running {
     tag: String,
     keeper: Child,
     log: PathBuf,
     free: Vec<usize>,
-    /// Slots that tests have now.
+    /// Number of slots in use.
     taken: usize,
 }
 
-/// A test's stay in a part. To be dropped when the test is swept.
+/// A test's use of a service. Must be dropped after the test is swept.
 pub(crate) struct Stay<'a> {
     place: &'a Mutex<Place>,
     tag: String,
@@ -154,7 +154,7 @@ pub(crate) struct Stay<'a> {
 }
 
 impl Shared {
-    /// For these tests, of which so many run at once.
+    /// For these tests, of which `jobs` run at the same time.
     pub(crate) fn new(tests: &[Test], jobs: usize) -> Self {
         let place = |part: Part| {
             let wanted = tests.iter().filter(|test| test.needs.contains(&part.need())).count();
@@ -163,9 +163,9 @@ impl Shared {
         Self { places: Part::ALL.map(place) }
     }
 
-    /// Has a test take part in what it declares. An error says what cannot be had.
+    /// Gives a test slots in the services that it declares. The error says what is not available.
     pub(crate) fn enter(&self, test: &Test) -> Result<Vec<Stay<'_>>, String> {
-        // One that is being started keeps nobody waiting who does not declare it.
+        // A service that is being started delays only tests that declare it.
         let places = Part::ALL.into_iter().zip(&self.places);
         let declared = places.filter(|(part, _)| test.needs.contains(&part.need()));
         declared.map(|(_, place)| Stay::begin(place)).collect()
@@ -184,7 +184,7 @@ impl Stay<'_> {
         Ok(Stay { place, tag, slot, variable })
     }
 
-    /// For the environment of the test.
+    /// The variable for the environment of the test.
     pub(crate) fn env(&self) -> (&'static str, String) {
         (self.variable, format!("{}:{}", self.tag, self.slot))
     }
@@ -194,7 +194,7 @@ impl Drop for Stay<'_> {
     fn drop(&mut self) {
         let mut place = lock(self.place);
         let free = place.part.is_free(&Lab::dir_of(&self.tag), self.slot);
-        // It may have been started anew meanwhile.
+        // It may have been restarted meanwhile.
         if let Some(running) = place.running.as_mut().filter(|running| running.tag == self.tag) {
             running.taken -= 1;
             if free {
@@ -208,11 +208,11 @@ impl Drop for Stay<'_> {
 }
 
 impl Place {
-    /// A slot for a test, and the tag of what it is a slot of.
+    /// A slot for a test, and the tag of the service.
     fn take(&mut self) -> Result<(String, usize), String> {
         if let Some(running) = &mut self.running {
             let ended = running.keeper.try_wait().map_or(true, |status| status.is_some());
-            // One without a slot has had many tests that left something in it.
+            // If no slot is left, many tests left something in theirs.
             if ended || (running.free.is_empty() && running.taken == 0) {
                 println!("        the shared {} is started anew", self.part.name());
                 self.end();
@@ -227,7 +227,7 @@ impl Place {
         Ok((running.tag.clone(), slot))
     }
 
-    /// A test has ended.
+    /// Called when a test has ended.
     fn leave(&mut self) {
         self.wanted = self.wanted.saturating_sub(1);
         if self.wanted == 0 {
@@ -270,7 +270,7 @@ impl Place {
             .env(KEEP, self.part.name())
             .env(SLOTS, self.slots.to_string())
             .env("RUST_BACKTRACE", "0")
-            // Ctrl-C is for the runner: what the tests have in here is to be removed in order.
+            // Ctrl-C is for the runner, so that what the tests have in the service is removed in order.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
@@ -292,7 +292,7 @@ impl Drop for Place {
 }
 
 impl Running {
-    /// Ends it and removes all that is left of it. What it said is the answer.
+    /// Ends the service and removes what is left of it. Returns its log.
     fn end(mut self) -> String {
         drop(self.keeper.stdin.take());
         let began = Instant::now();

@@ -1,63 +1,60 @@
-//! The processes that must be found: each sits in a netns with an IP and cannot get out.
+//! The processes that must be found: each is in a netns with an IP and hangs.
 
 use crate::fuse::Hung;
 use crate::proc::View;
 use crate::role::{Helper, Role, Running};
 use crate::{Lab, Netns, sys};
 
-/// How it came to hang.
+/// How a process came to hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Reads, and is killed with SIGKILL meanwhile.
+    /// It reads, and is killed by SIGKILL.
     KilledReader,
-    /// Reads, and another of its threads calls `exit_group()` meanwhile: no signal is sent, by nobody.
+    /// It reads, and another of its threads calls `exit_group()`; no signal is sent.
     GroupExit,
-    /// Hangs in `exit(0)`, closing its file.
+    /// It hangs in `exit(0)`, closing its file.
     Exit,
-    /// Hangs in the exit that a thread-directed SIGKILL brought, as `cgroup.kill` sends it.
+    /// It hangs in its exit after a SIGKILL directed at a thread, as sent by `cgroup.kill`.
     ThreadKill,
-    /// Hangs in the exit that SIGTERM brought.
+    /// It hangs in its exit after SIGTERM.
     Term,
-    /// Hangs in the exit that `kill -9` brought.
+    /// It hangs in its exit after `kill -9`.
     Kill,
 }
 
 impl How {
-    /// All of them.
     pub const ALL: [How; 6] =
         [How::KilledReader, How::GroupExit, How::Exit, How::ThreadKill, How::Term, How::Kill];
 
-    /// The last signal it was sent was SIGKILL.
+    /// Whether the last signal was SIGKILL.
     #[must_use]
     pub fn by_sigkill(self) -> bool {
         matches!(self, How::KilledReader | How::ThreadKill | How::Kill)
     }
 
-    /// The task shows `PF_EXITING`; the reader does not get that far.
+    /// Whether the task shows `PF_EXITING`; the readers do not get that far.
     #[must_use]
     pub fn exits(self) -> bool {
         !self.reads()
     }
 
-    /// It hangs in a read, not in its exit.
+    /// Whether it hangs in a read instead of its exit.
     fn reads(self) -> bool {
         matches!(self, How::KilledReader | How::GroupExit)
     }
 }
 
-/// The usual one: killed with SIGKILL, in a netns of its own with the lab's first IP. It hangs in its exit.
+/// The usual case: killed with SIGKILL, in its own netns with the lab's first IP. It hangs in its exit.
 #[derive(Debug)]
 pub struct Stuck {
-    /// The process.
     pub helper: Running,
-    /// Its netns.
     pub netns: Netns,
-    /// The file system that it hangs on.
+    /// The file system on which it hangs.
     pub hung: Hung,
 }
 
 impl Stuck {
-    /// One that does not hang yet.
+    /// A process that does not hang yet.
     #[must_use]
     pub fn about_to_be(lab: &Lab) -> Self {
         let mut hung = Hung::mount(lab);
@@ -68,7 +65,7 @@ impl Stuck {
         Self { helper, netns, hung }
     }
 
-    /// One that hangs.
+    /// A process that hangs.
     #[must_use]
     pub fn new(lab: &Lab) -> Self {
         let mut stuck = Self::about_to_be(lab);
@@ -76,19 +73,19 @@ impl Stuck {
         stuck
     }
 
-    /// Has it hang.
+    /// Makes the process hang.
     pub fn hang(&mut self) {
         hang(How::Kill, &mut self.helper);
     }
 }
 
-/// Starts one in `netns`, not hanging yet.
+/// Starts a process in `netns` that does not hang yet.
 #[must_use]
 pub fn start(how: How, netns: &Netns, hung: &mut Hung) -> Running {
     start_as(how, netns, hung, |helper| helper)
 }
 
-/// The same with more said about the process.
+/// The same with further options of the process.
 #[must_use]
 pub fn start_as<'a>(
     how: How,
@@ -109,7 +106,7 @@ pub fn start_as<'a>(
     helper
 }
 
-/// Makes it hang, and returns when `/proc` shows that it does.
+/// Makes the process hang, and returns when `/proc` shows it.
 pub fn hang(how: How, helper: &mut Running) -> View {
     match how {
         How::KilledReader | How::Kill => helper.signal(libc::SIGKILL),
@@ -120,8 +117,8 @@ pub fn hang(how: How, helper: &mut Running) -> View {
         How::Term => helper.signal(libc::SIGTERM),
     }
     let pid = helper.pid();
-    // stat, status and wchan are separate reads: the look that is returned must have come after the
-    // task had fallen asleep.
+    // stat, status and wchan are separate reads: the look that is returned must be entirely after the task fell
+    // asleep.
     crate::eventually("the process hangs", 5, || {
         View::leader(pid).filter(|view| {
             view.wchan == "request_wait_answer"

@@ -1,15 +1,15 @@
-//! Cleaning up after a test, whatever became of it: passed, panicked, or killed for taking too long.
-//! Everything a test makes carries its tag, so that nothing of anybody else's is touched.
+//! Cleans up after a test, even if it panicked or was killed for taking too long. Everything that a test creates
+//! carries its tag, so that nothing of others is touched.
 
 use std::fs;
 
 use crate::lab::TAG_VARIABLE;
 use crate::{Lab, cgroup, docker, kubernetes, netns, pod, sys};
 
-/// Ends and removes all that the test with this tag left. Nothing is left of one that ended well.
+/// Ends and removes what the test with this tag left behind.
 pub fn sweep(tag: &str) {
     let prefix = format!("{tag}-");
-    // Twice: a helper that was just being started may have been missed.
+    // Twice: the first pass may miss a helper that was just being started.
     for _ in 0..2 {
         cgroup::thaw(tag);
         for pid in processes(tag) {
@@ -18,8 +18,8 @@ pub fn sweep(tag: &str) {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let dir = Lab::dir_of(tag);
-    // What hung on a mount goes with it, and then its cgroup; a hierarchy that was mounted for the
-    // test last, for with groups in it it would stay.
+    // Unmounting frees processes that hang on a mount, and then their cgroup. A hierarchy mounted for the test comes
+    // last: with groups in it, it would stay mounted.
     unmount_below(&dir, |kind| kind != "cgroup");
     cgroup::sweep(tag);
     unmount_below(&dir, |_| true);
@@ -30,8 +30,8 @@ pub fn sweep(tag: &str) {
     let _ = fs::remove_dir_all(dir);
 }
 
-/// Processes with the tag in their environment. One that hangs in exit shows none; it goes when the
-/// file system it hangs on does.
+/// Processes with the tag in their environment. A process that hangs in its exit shows none; it ends when the file
+/// system on which it hangs is unmounted.
 fn processes(tag: &str) -> Vec<u32> {
     let own = std::process::id();
     let wanted = format!("{TAG_VARIABLE}={tag}");
@@ -47,7 +47,7 @@ fn processes(tag: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Unmounts what stands below the lab and is of such a kind, the innermost first.
+/// Unmounts the mounts below `dir` whose type matches, the innermost first.
 pub(crate) fn unmount_below(dir: &std::path::Path, is: impl Fn(&str) -> bool) {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let points = mounts.lines().rev().filter_map(|line| {

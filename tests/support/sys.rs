@@ -1,4 +1,4 @@
-//! The few system calls that rustix does not offer safely, each in one small function.
+//! The few system calls for which rustix has no safe function, each in a small function.
 
 use std::fs::File;
 use std::io;
@@ -21,13 +21,13 @@ pub fn enter_netns_fd(fd: &impl AsFd) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// Moves the calling thread into a netns of its own.
+/// Moves the calling thread into a new netns.
 pub fn unshare_netns() -> io::Result<()> {
     // SAFETY: CLONE_NEWNET leaves the file table and the memory of the process alone.
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// `net->net_cookie` of the netns that `socket` was made in; `None` before 5.14.
+/// `net->net_cookie` of the netns in which `socket` was created; `None` before 5.14.
 pub fn netns_cookie(socket: &impl AsFd) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
@@ -44,9 +44,8 @@ pub fn netns_cookie(socket: &impl AsFd) -> Option<u64> {
     (rc == 0).then_some(cookie)
 }
 
-/// Does `work` on a thread of its own and comes back when nothing of that thread is left. A join alone
-/// comes back earlier: a thread wakes whoever joins it in `exit_mm_release` (kernel/fork.c) and gives
-/// up its namespaces after that.
+/// Runs `work` on a separate thread, and returns when the thread has completely ended. A join returns earlier: a
+/// thread wakes its joiner in `exit_mm_release` (kernel/fork.c), and releases its namespaces after that.
 pub fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let joined =
         std::thread::scope(|scope| scope.spawn(|| (rustix::thread::gettid(), work())).join());
@@ -56,34 +55,34 @@ pub fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     done
 }
 
-/// Any socket of the calling thread's netns.
+/// A socket in the calling thread's netns.
 pub fn udp_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
-/// A signal to one thread. `cgroup.kill` sends SIGKILL in the same way.
+/// Sends a signal to one thread. `cgroup.kill` sends SIGKILL in the same way.
 pub fn tgkill(pid: u32, tid: u32, signal: i32) -> io::Result<()> {
     // SAFETY: tgkill takes three integers and touches no memory of ours.
     let rc = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A signal to a process.
+/// Sends a signal to a process.
 pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two integers and touches no memory of ours.
     let rc = unsafe { libc::kill(pid as libc::pid_t, signal) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A thread that a debugger holds: it does nothing any more, and the others of its process go on.
+/// A thread stopped by ptrace: it does nothing, while the other threads of its process continue.
 #[derive(Debug)]
 pub struct Held {
     tid: u32,
 }
 
 impl Held {
-    /// Holds one until this is dropped or the calling thread ends.
+    /// Stops a thread until this is dropped or the calling thread ends.
     pub fn take(tid: u32) -> io::Result<Self> {
         for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
             // SAFETY: both requests ignore their address and their data, and touch no memory of ours.
@@ -97,7 +96,7 @@ impl Held {
         Ok(held)
     }
 
-    /// The next thing that became of it, as wait(2) tells.
+    /// The next status change, as reported by wait(2).
     fn wait(&self) -> Option<libc::c_int> {
         let mut status = 0;
         // SAFETY: the kernel writes one int to `status`.
@@ -107,7 +106,7 @@ impl Held {
         (rc > 0).then_some(status)
     }
 
-    /// Waits for the end of its process. Who holds the leader hears of it first, and its parent only then.
+    /// Waits for the end of its process. The tracer of a leader is notified first, its parent only after that.
     pub fn await_end(self, seconds: u32) {
         crate::poll::until("the held process ends", seconds, || {
             self.wait().is_some_and(|status| !libc::WIFSTOPPED(status))
@@ -116,14 +115,14 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// Lets it go on.
+    /// Continues the thread.
     fn drop(&mut self) {
         // SAFETY: the request ignores its address, sends signal 0, which is none, and touches no memory of ours.
         let _ = unsafe { libc::ptrace(libc::PTRACE_DETACH, self.tid as libc::pid_t, 0, 0) };
     }
 }
 
-/// Ends the calling thread alone. In a leader it leaves a zombie whose other threads go on.
+/// Ends only the calling thread. If it is the leader, it stays a zombie while its other threads continue.
 pub fn exit_this_thread() -> ! {
     // SAFETY: SYS_exit ends this thread only and never returns; nothing of it is used any more.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
@@ -136,8 +135,8 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Has the kernel write a file to its disk, and waits for nothing: who gives this memory up, as in `execve`, waits for
-/// it (`exit_aio`, fs/aio.c; `IOCB_CMD_FSYNC` is known since 4.18).
+/// Submits the fsync of a file without waiting for it: a process that gives up this memory, as in `execve`, waits for
+/// it (`exit_aio`, fs/aio.c; `IOCB_CMD_FSYNC` is supported since 4.18).
 pub fn sync_later(file: &impl AsFd) -> io::Result<()> {
     let mut context: libc::c_ulong = 0;
     // SAFETY: the kernel writes a number to `context`.
@@ -155,8 +154,8 @@ pub fn sync_later(file: &impl AsFd) -> io::Result<()> {
     if submitted == 1 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Stops the calling thread, as a vfork parent is stopped, until the child has exited. The child
-/// runs `child` in a copy of this memory.
+/// Stops the calling thread, like the parent of a vfork, until the child has exited. The child runs `child` in a copy
+/// of this memory.
 pub fn vfork_like(child: impl FnOnce()) -> io::Result<()> {
     // SAFETY: without CLONE_VM the child has a copy of our memory, as after fork; the caller is
     // single-threaded, so that no lock is held by a thread that the child lacks.
@@ -180,7 +179,7 @@ pub fn unlimit_core() -> io::Result<()> {
     Ok(rustix::process::setrlimit(rustix::process::Resource::Core, wanted)?)
 }
 
-/// Makes a process that ends at once, and waits for its end. The caller must have one thread.
+/// Creates a process that ends at once, and waits for its end. The caller must have one thread.
 pub fn fork_and_reap() -> io::Result<()> {
     // SAFETY: the child does nothing but end; the parent waits for that child alone.
     unsafe {
@@ -195,20 +194,19 @@ pub fn fork_and_reap() -> io::Result<()> {
     }
 }
 
-/// The signal handling of a helper: the one given has its default effect again (Rust ignores
-/// SIGPIPE, and a caller may have ignored others).
+/// Restores the default action of a signal in a helper (Rust ignores SIGPIPE, and a caller may have ignored others).
 pub fn default_signal(signal: i32) {
     // SAFETY: SIG_DFL installs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// No core is written from now on.
+/// Disables core dumps from now on.
 pub fn forbid_core() -> io::Result<()> {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     Ok(rustix::process::setrlimit(rustix::process::Resource::Core, none)?)
 }
 
-/// Has the kernel end the calling process for a system call that it may not make.
+/// Makes the kernel kill the calling process for a forbidden system call.
 pub fn die_by_seccomp() -> io::Result<()> {
     refuse(libc::SYS_getppid, libc::SECCOMP_RET_KILL_PROCESS)?;
     // SAFETY: it takes nothing.
@@ -216,7 +214,7 @@ pub fn die_by_seccomp() -> io::Result<()> {
     Err(io::Error::other("the filter let it through"))
 }
 
-/// From now on `action` is taken on a system call of the calling thread and of what it becomes.
+/// Applies `action` to a system call of the calling thread from now on, also after exec.
 fn refuse(syscall: libc::c_long, action: u32) -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -236,14 +234,14 @@ fn refuse(syscall: libc::c_long, action: u32) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Calls `handler` on a signal.
+/// Installs a signal handler.
 pub fn on_signal(signal: i32, handler: extern "C" fn(libc::c_int)) {
     // SAFETY: the handlers passed here only store to an atomic, which is safe in a signal handler.
     unsafe { libc::signal(signal, handler as *const () as libc::sighandler_t) };
 }
 
-/// Moves the calling process, which must have one thread, into a mount namespace of its own; what is
-/// unmounted elsewhere stays mounted in it.
+/// Moves the calling process, which must have one thread, into a new mount namespace; what is unmounted elsewhere
+/// stays mounted in it.
 pub fn copy_mounts() -> io::Result<()> {
     // SAFETY: CLONE_NEWNS leaves the file table and the memory of the process alone.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }?;
@@ -251,8 +249,8 @@ pub fn copy_mounts() -> io::Result<()> {
     Ok(rustix::mount::mount_change("/", private)?)
 }
 
-/// From now on this system call fails with EPERM in this process and in what it becomes, as in a container without the
-/// privilege. (Taking CAP_BPF away would not do: CAP_SYS_ADMIN includes it.)
+/// Makes this system call fail with EPERM in this process from now on, also after exec, as in a container without the
+/// privilege. (Dropping CAP_BPF would not suffice: CAP_SYS_ADMIN includes it.)
 pub fn forbid(call: &str) -> io::Result<()> {
     let number = match call {
         "bpf" => libc::SYS_bpf,
@@ -262,7 +260,7 @@ pub fn forbid(call: &str) -> io::Result<()> {
     refuse(number, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)
 }
 
-/// Has `command` start its program without a limit of locked memory, where this process may set that.
+/// Removes the limit of locked memory of a command, if this process may do that.
 pub fn lock_memory(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt as _;
 
@@ -275,7 +273,7 @@ pub fn lock_memory(command: &mut std::process::Command) {
     unsafe { command.pre_exec(raise) };
 }
 
-/// Sets how many files a process may have open: `None` is no limit. What it was.
+/// Sets how many files a process may have open: `None` is no limit. Returns the previous limit.
 pub fn limit_files(pid: u32, most: Option<u64>) -> io::Result<Option<u64>> {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
@@ -284,10 +282,10 @@ pub fn limit_files(pid: u32, most: Option<u64>) -> io::Result<Option<u64>> {
     Ok(prlimit(Some(pid), Resource::Nofile, Rlimit { current: most, maximum })?.current)
 }
 
-/// Lets a command run with these capabilities (`CAP_BPF`) and no other, whatever root has.
+/// Runs a command with only these capabilities (such as `CAP_BPF`), even as root.
 ///
 /// # Panics
-/// There is no capability of such a name.
+/// A name is unknown.
 pub fn keep_capabilities(command: &mut std::process::Command, names: &[String]) {
     use std::os::unix::process::CommandExt as _;
 
@@ -298,10 +296,10 @@ pub fn keep_capabilities(command: &mut std::process::Command, names: &[String]) 
     };
     let keep: CapabilitySet = names.iter().map(one).collect();
     let drop = move || {
-        // Root's permitted set after exec is bounded by this one (capabilities(7)).
+        // Root's permitted set after exec is limited by the bounding set (capabilities(7)).
         for capability in CapabilitySet::all().difference(keep).iter() {
             match rustix::thread::remove_capability_from_bounding_set(capability) {
-                // One that this kernel does not know.
+                // A capability that this kernel does not have.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {}
                 Err(error) => return Err(error.into()),
             }

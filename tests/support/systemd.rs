@@ -1,5 +1,5 @@
-//! A systemd that is process 1 of a machine of the tests' own, and ipwatch as a service of it, installed from the
-//! packages that `IPWATCH_TEST_DEBS` names a directory of.
+//! ipwatch as a service of a real systemd, which is process 1 of the test's VM. The packages are in the directory
+//! `IPWATCH_TEST_DEBS`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::process::{Command, Output};
 
 use crate::{Config, Daemon, Lab, eventually};
 
-/// Where a node's administrator changes the unit.
+/// Directory of the administrator's drop-ins of the unit.
 const DROP_INS: &str = "/etc/systemd/system/ipwatch.service.d";
-/// Its configuration.
+/// The configuration of the service.
 pub const CONFIG: &str = "/etc/ipwatch/ipwatch.toml";
 
-/// Why there is none here.
+/// Why these tests cannot run here.
 #[must_use]
 pub fn missing() -> Option<String> {
     if std::env::var_os("IPWATCH_TEST_DEBS").is_none() {
@@ -21,10 +21,10 @@ pub fn missing() -> Option<String> {
     crate::need::absent("/run/systemd/system")
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program and returns its output.
 ///
 /// # Panics
-/// It failed.
+/// The program failed.
 #[track_caller]
 pub fn run(words: &[&str]) -> String {
     let out = output(words);
@@ -38,7 +38,7 @@ pub fn run(words: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// Runs a program, whatever becomes of it.
+/// Runs a program and ignores its exit code.
 #[must_use]
 #[track_caller]
 pub fn output(words: &[&str]) -> Output {
@@ -47,7 +47,7 @@ pub fn output(words: &[&str]) -> Output {
     command.output().unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
-/// What systemd says of the service.
+/// A property of the service, from systemd.
 #[must_use]
 #[track_caller]
 pub fn property(name: &str) -> String {
@@ -55,14 +55,14 @@ pub fn property(name: &str) -> String {
     text.trim().to_owned()
 }
 
-/// The daemon's pid; 0: none runs.
+/// The daemon's pid; 0 if it does not run.
 #[must_use]
 #[track_caller]
 pub fn main_pid() -> u32 {
     property("MainPID").parse().expect("a pid")
 }
 
-/// The two packages, the older first.
+/// Both packages, the older first.
 #[must_use]
 pub fn packages() -> [PathBuf; 2] {
     let dir = std::env::var_os("IPWATCH_TEST_DEBS").expect("packages");
@@ -74,7 +74,7 @@ pub fn packages() -> [PathBuf; 2] {
     all.try_into().expect("two packages")
 }
 
-/// Installs a package, without a question.
+/// Installs a package without asking.
 #[track_caller]
 pub fn install(package: &Path) {
     let package = package.to_str().expect("a path that is text");
@@ -84,7 +84,7 @@ pub fn install(package: &Path) {
     println!("{}{said}", String::from_utf8_lossy(&out.stdout));
 }
 
-/// The version of the package that is installed.
+/// The version of the installed package.
 #[must_use]
 pub fn installed() -> Option<String> {
     let out = output(&["dpkg-query", "-W", "-f=${db:Status-Abbrev} ${Version}", "ipwatch"]);
@@ -92,14 +92,14 @@ pub fn installed() -> Option<String> {
     text.strip_prefix("ii ").map(|version| version.trim().to_owned())
 }
 
-/// Leaves nothing of the package.
+/// Removes the package with its configuration.
 #[track_caller]
 pub fn purge() {
     run(&["dpkg", "--purge", "ipwatch"]);
     drop_in("");
 }
 
-/// Lines that change the service, from its next start on; none: it is as the package has it.
+/// Replaces the drop-in of the service by these lines; it takes effect at the next start. Empty: none.
 #[track_caller]
 pub fn drop_in(lines: &str) {
     let _ = fs::remove_dir_all(DROP_INS);
@@ -111,8 +111,8 @@ pub fn drop_in(lines: &str) {
     run(&["systemctl", "daemon-reload"]);
 }
 
-/// The service with this configuration and these changes, started anew: `systemctl` comes back when it is ready.
-/// The package is installed unless it is.
+/// Restarts the service with this configuration and drop-in; `systemctl` returns when it is ready. Installs the
+/// package if it is missing.
 #[must_use]
 #[track_caller]
 pub fn service(lab: &Lab, config: &Config, lines: &str) -> Daemon {
@@ -126,7 +126,7 @@ pub fn service(lab: &Lab, config: &Config, lines: &str) -> Daemon {
     ask(lab)
 }
 
-/// The running service, to be asked. Its log is followed for as long.
+/// A handle for the running service, whose log is followed until it is dropped.
 #[must_use]
 pub fn ask(lab: &Lab) -> Daemon {
     let mut follow = Command::new("journalctl");
@@ -134,7 +134,7 @@ pub fn ask(lab: &Lab) -> Daemon {
     Daemon::of_a_service(follow, lab, Path::new("/run/ipwatch/ipwatch.sock"))
 }
 
-/// Waits until another process than this one is the service, and ready.
+/// Waits until the service runs with another pid than this, and is ready.
 #[track_caller]
 pub fn await_successor(of: u32) -> u32 {
     eventually("systemd starts it anew", 60, || {

@@ -1,6 +1,6 @@
-//! Tables of text.
+//! Prints tables of text.
 
-/// Prints one under these heads, its rows in their order by the first cells; nothing where there are none.
+/// Prints a table with these headings, its rows sorted by their first cells; nothing if there are none.
 pub(crate) fn print<const N: usize>(heads: [&str; N], mut rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;

@@ -1,8 +1,7 @@
-//! The unit of `deploy/systemd`, as far as tests hold the daemon to it.
+//! The restrictions of the unit in `deploy/systemd`, as tests apply them to the daemon.
 //!
-//! `IPWATCH_TEST_CAGE` has every daemon of a run started with less than root may do: `capabilities`, those that the
-//! unit lists and no other, which any machine can do; `unit`, within everything that the unit forbids, by a systemd
-//! that boots this machine.
+//! `IPWATCH_TEST_CAGE` restricts every daemon of a run: `capabilities` to the capabilities of the unit, which works
+//! on any machine; `unit` to everything that the unit permits, by the systemd that booted this machine.
 
 use std::fs;
 use std::path::Path;
@@ -13,21 +12,20 @@ use crate::{Lab, daemon, sys};
 
 const UNIT: &str = include_str!("../../deploy/systemd/ipwatch.service");
 
-/// What holds the daemons of this run.
+/// The restrictions of the daemons of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cage {
-    /// Nothing.
     None,
     /// The unit's capabilities.
     Capabilities,
-    /// The unit.
+    /// All restrictions of the unit.
     Unit,
 }
 
-/// The one that is wanted.
+/// The requested restrictions.
 ///
 /// # Panics
-/// There is no such cage.
+/// The value is unknown.
 #[must_use]
 pub fn cage() -> Cage {
     match std::env::var("IPWATCH_TEST_CAGE").as_deref() {
@@ -38,17 +36,17 @@ pub fn cage() -> Cage {
     }
 }
 
-/// The capabilities that it grants.
+/// The capabilities that the unit grants.
 #[must_use]
 pub fn capabilities() -> Vec<String> {
     let lines = UNIT.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
     lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
 }
 
-/// Such names as a mask, as `/proc` shows it.
+/// These capabilities as a mask, as in `/proc`.
 ///
 /// # Panics
-/// There is no capability of such a name.
+/// A name is unknown.
 #[must_use]
 pub fn mask(names: &[String]) -> u64 {
     use rustix::thread::CapabilitySet;
@@ -57,10 +55,10 @@ pub fn mask(names: &[String]) -> u64 {
     all.expect("capabilities").bits()
 }
 
-/// The line of a process' status with this name.
+/// A field of a process' status.
 ///
 /// # Panics
-/// There is none.
+/// The field is missing.
 #[must_use]
 #[track_caller]
 pub fn status(pid: u32, name: &str) -> String {
@@ -69,12 +67,12 @@ pub fn status(pid: u32, name: &str) -> String {
     line.expect("the line").trim().to_owned()
 }
 
-/// Whether it may lock as much memory as it likes, which eBPF maps are before 5.11.
+/// Whether the unit may lock unlimited memory, as which eBPF maps count before 5.11.
 fn locks_memory() -> bool {
     UNIT.lines().any(|line| line == "LimitMEMLOCK=infinity")
 }
 
-/// The daemon with these capabilities and no other, and with the unit's limit of locked memory.
+/// The daemon with only these capabilities, and with the unit's limit of locked memory.
 #[must_use]
 pub fn with_capabilities(names: &[String]) -> Command {
     let mut command = Command::new(daemon::binary());
@@ -85,9 +83,9 @@ pub fn with_capabilities(names: &[String]) -> Command {
     command
 }
 
-/// The daemon in a transient unit to which systemd applies what the unit forbids, by a drop-in for every unit with
-/// such a name (`xtask/src/vm/systemd/run.sh`). systemd-run waits for it and ends as it does. Its pid is written to
-/// [`pid_file`].
+/// The daemon in a transient unit, to which systemd applies the unit's restrictions by a drop-in for every unit with
+/// such a name (`xtask/src/vm/systemd/run.sh`). systemd-run waits for the unit and returns its exit code. The
+/// daemon's pid is written to [`pid_file`].
 #[must_use]
 pub fn by_systemd(lab: &Lab) -> Command {
     static SERIAL: AtomicUsize = AtomicUsize::new(0);
@@ -97,7 +95,7 @@ pub fn by_systemd(lab: &Lab) -> Command {
     command.arg(format!("--unit=ipwatch-caged-{}-{serial}", lab.tag()));
     // So that it is swept with the test.
     command.arg(format!("--setenv={}={}", crate::lab::TAG_VARIABLE, lab.tag()));
-    // systemd makes one of two dollars.
+    // systemd replaces two dollars by one.
     let script = "echo $$$$ > \"$0\" && exec \"$@\"";
     command.args(["sh", "-c", script]).arg(pid_file(lab.dir())).arg(daemon::binary());
     let _ = fs::remove_file(pid_file(lab.dir()));
@@ -105,14 +103,14 @@ pub fn by_systemd(lab: &Lab) -> Command {
 }
 
 /// # Panics
-/// This process may do more than the unit lets it.
+/// Capabilities or seccomp filter of this process are not those of the unit.
 #[track_caller]
 pub fn assert_caged(pid: u32) {
     let has = u64::from_str_radix(&status(pid, "CapBnd"), 16).expect("a mask");
     assert_eq!((has, status(pid, "Seccomp").as_str()), (mask(&capabilities()), "2"));
 }
 
-/// Where that is, in the lab's directory.
+/// The file with the daemon's pid, in the lab's directory.
 #[must_use]
 pub fn pid_file(dir: &Path) -> std::path::PathBuf {
     dir.join("daemon.pid")

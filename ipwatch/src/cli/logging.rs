@@ -33,7 +33,6 @@ pub(super) fn start(stays: bool) {
     };
     let builder =
         tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(io::stderr);
-    // A second subscriber (in tests) is not an error.
     let journal = read_by_journal();
     if journal && stays {
         journal::to_the_journal();

@@ -1,4 +1,4 @@
-//! The daemon's side of the API server: its way in, its accounts, and what it has asked.
+//! The daemon's side of the API server: its connection, its accounts, and its requests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,19 @@ use super::door::Door;
 use super::{Api, ControlPlane, token};
 
 impl ControlPlane {
-    /// The daemon's way in.
+    /// The daemon's connection.
     #[must_use]
     pub fn door(&self) -> &Door {
         &self.door
     }
 
-    /// What the daemon has asked so far, and what it was answered. For one with
-    /// [`ControlPlane::start_as`].
+    /// The daemon's requests so far, with the status of their answers. Requires [`ControlPlane::start_as`].
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
         asked::all(&self.base)
     }
 
-    /// Makes the daemon's service account. Its uid is the answer.
+    /// Creates the daemon's service account; returns its uid.
     pub fn make_account(&self) -> String {
         let (_, names) = ACCOUNT.rsplit_once("account:").expect("a service account");
         let (namespace, name) = names.split_once(':').expect("its namespace");
@@ -34,13 +33,13 @@ impl ControlPlane {
         account["metadata"]["uid"].as_str().expect("a uid").to_owned()
     }
 
-    /// A token of the daemon's service account that the API server takes for so many seconds more.
+    /// A token of the daemon's service account that the API server accepts for this many seconds.
     #[must_use]
     pub fn sign(&self, uid: &str, seconds: i64) -> String {
         token::sign(&self.base.join(KEY), uid, seconds)
     }
 
-    /// What is to be asked with that token, by other hands than the daemon's.
+    /// The API with that token, for the test itself.
     #[must_use]
     pub fn api_with(&self, token: &str) -> Api {
         let dir = self.dir.join(format!("with-{}", random()));
@@ -48,7 +47,7 @@ impl ControlPlane {
         Api::new(&dir, self.netns.path(), &self.base.join(CERTIFICATE), token)
     }
 
-    /// A kubeconfig of the daemon's that names a file with its token.
+    /// A kubeconfig of the daemon that names a file with its token.
     #[must_use]
     pub fn agent_config_with(&self, token: &Path) -> PathBuf {
         let file = self.dir.join("file.kubeconfig");
@@ -57,7 +56,7 @@ impl ControlPlane {
         file
     }
 
-    /// What the daemon's own token may be used for, by other hands: the same as it.
+    /// The API with the daemon's own token, for the test itself.
     #[must_use]
     pub fn as_agent(&self) -> Api {
         let config = fs::read(self.agent_config()).expect("the kubeconfig");

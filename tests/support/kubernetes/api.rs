@@ -1,4 +1,4 @@
-//! The API, by curl: what the tests ask of it is little.
+//! A client of the API that uses curl, which is enough for the tests.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::{poll, sys};
 /// Name of curl's configuration.
 pub(super) const CONFIG: &str = "curl";
 
-/// Whom to ask, and as who.
+/// The server and the credentials.
 #[derive(Debug, Clone)]
 pub struct Api {
-    /// curl's configuration: certificate and token, which are not for a command line.
+    /// curl's configuration with certificate and token, which must not be on the command line.
     config: PathBuf,
     netns: PathBuf,
-    /// Where to write down what is made, so that it is deleted after the test.
+    /// File in which created objects are recorded, so that they are deleted after the test.
     made: Option<PathBuf>,
 }
 
@@ -33,36 +33,34 @@ impl Api {
         Self { config, netns: netns.to_owned(), made: None }
     }
 
-    /// The same as who has written this configuration.
+    /// The same with an existing configuration.
     pub(super) fn by(config: PathBuf, netns: &Path) -> Self {
         Self { config, netns: netns.to_owned(), made: None }
     }
 
-    /// From now on it writes down what it makes.
+    /// Records created objects from now on.
     pub(super) fn noting(mut self, list: PathBuf) -> Self {
         self.made = Some(list);
         self
     }
 
-    /// Writes down that something was made.
+    /// Records a created object.
     pub(super) fn note(&self, path: &str) {
         let Some(list) = &self.made else { return };
         let list = std::fs::File::options().create(true).append(true).open(list);
         writeln!(list.expect("open a list"), "{path}").expect("note what is made");
     }
 
-    /// GET.
     pub fn get(&self, path: &str) -> Result<Value, String> {
         self.ask("GET", path, None)
     }
 
-    /// POST of an object.
     #[track_caller]
     pub fn create(&self, path: &str, object: &Value) -> Value {
         self.ask("POST", path, Some(object)).unwrap_or_else(|error| panic!("POST {path}: {error}"))
     }
 
-    /// DELETE as `kubectl delete --force --grace-period=0` does it.
+    /// DELETE as by `kubectl delete --force --grace-period=0`.
     #[track_caller]
     pub fn force_delete(&self, path: &str) {
         let now = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0 });
@@ -70,7 +68,7 @@ impl Api {
         done.unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
     }
 
-    /// What it answers; an error where it refuses.
+    /// Sends a request; returns the answer, or an error if the server refuses.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
         let mut curl = self.curl(path);
         curl.args(["--max-time", "30", "--write-out", "\n%{http_code}", "--request", method]);
@@ -91,7 +89,7 @@ impl Api {
         let answer = String::from_utf8_lossy(&out.stdout);
         let (answer, code) = answer.rsplit_once('\n').unwrap_or(("", &*answer));
         if code.starts_with('2') {
-            // `ok` of /readyz is no JSON.
+            // `ok` of /readyz is not JSON.
             let answer: Value = serde_json::from_str(answer).unwrap_or_default();
             if let (true, Some(name)) = (method == "POST", answer["metadata"]["name"].as_str()) {
                 self.note(&format!("{path}/{name}"));
@@ -137,7 +135,7 @@ impl Api {
     }
 }
 
-/// The Events of a namespace, with the time at which each was heard.
+/// The Events of a namespace, with the times at which they were received.
 #[derive(Debug)]
 pub struct Events {
     child: Child,
@@ -158,7 +156,7 @@ impl Events {
         self.all().into_iter().filter(|(_, event)| about(event)).collect()
     }
 
-    /// Waits for the first with this reason about a pod.
+    /// Waits for the first Event about a pod with this reason.
     #[must_use]
     #[track_caller]
     pub fn await_first(&self, pod: &str, reason: &str, seconds: u32) -> (Instant, Value) {

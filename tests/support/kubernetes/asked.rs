@@ -1,4 +1,4 @@
-//! What the API server was asked, by its own audit log.
+//! The requests to the API server, from its audit log.
 
 use std::fs;
 use std::path::Path;
@@ -9,24 +9,24 @@ use super::control::{ACCOUNT, secret};
 
 const LOG: &str = "audit.log";
 
-/// One request of the daemon's.
+/// A request of the daemon.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// Path and query.
     pub uri: String,
-    /// The HTTP code of the answer.
+    /// The HTTP status of the answer.
     pub code: u64,
 }
 
 impl Asked {
-    /// Whether it was to bring what changes.
+    /// Whether the request is a watch.
     #[must_use]
     pub fn is_watch(&self) -> bool {
         self.uri.contains("watch=")
     }
 }
 
-/// The flags that have it write everything down.
+/// The flags for a complete audit log.
 pub(super) fn flags(dir: &Path) -> [String; 2] {
     let policy = dir.join("audit.json");
     let all = json!({
@@ -40,7 +40,7 @@ pub(super) fn flags(dir: &Path) -> [String; 2] {
     ]
 }
 
-/// What the daemon has asked, in order.
+/// The daemon's requests, in order.
 pub(super) fn all(dir: &Path) -> Vec<Asked> {
     let text = fs::read_to_string(dir.join(LOG)).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
@@ -50,7 +50,7 @@ pub(super) fn all(dir: &Path) -> Vec<Asked> {
     let mut told = std::collections::BTreeSet::new();
     events
         .filter(is_the_daemons)
-        // A watch is told when it begins, and once more when it ends.
+        // A watch is logged when it begins, and again when it ends.
         .filter(|event| told.insert(event["auditID"].to_string()))
         .map(|event| Asked {
             uri: event["requestURI"].as_str().unwrap_or_default().to_owned(),
@@ -59,7 +59,7 @@ pub(super) fn all(dir: &Path) -> Vec<Asked> {
         .collect()
 }
 
-/// Who is not let in is nobody by name. What the tests ask, they ask by curl.
+/// Whether a request is the daemon's. A refused client has no user name; the tests' own requests are made by curl.
 fn is_the_daemons(event: &Value) -> bool {
     let by_curl = event["userAgent"].as_str().is_some_and(|agent| agent.starts_with("curl/"));
     let refused = event["responseStatus"]["code"] == 401;

@@ -1,4 +1,4 @@
-//! Calico's IPAM store in the API server: its objects in their documented shapes. Nothing of Calico runs.
+//! Calico's IPAM store in the API server: its objects in their documented form. Nothing of Calico runs.
 
 use std::net::Ipv4Addr;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::ControlPlane;
 
-/// Definitions of Calico's objects.
+/// CRDs of Calico's kinds.
 const DEFINITIONS: [&str; 5] = [
     include_str!("../../fixtures/crds/calico-ippools.yaml"),
     include_str!("../../fixtures/crds/calico-ipamblocks.yaml"),
@@ -14,12 +14,12 @@ const DEFINITIONS: [&str; 5] = [
     include_str!("../../fixtures/crds/calico-ipamconfigs.yaml"),
     include_str!("../../fixtures/crds/calico-blockaffinities.yaml"),
 ];
-/// What the daemon may besides.
+/// The daemon's additional RBAC rules.
 const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/calico.yaml");
-/// Addresses of a block.
+/// Addresses in a block.
 const SIZE: u32 = 64;
 
-/// Has the API server know Calico's objects, the daemon read them, and one pool.
+/// Defines Calico's kinds, permits the daemon to read them, and creates a pool.
 pub fn define(control: &ControlPlane) {
     for definition in DEFINITIONS {
         control.define(definition);
@@ -28,12 +28,12 @@ pub fn define(control: &ControlPlane) {
     pool(control, "default", &json!({ "cidr": "100.64.0.0/10", "blockSize": 26 }));
 }
 
-/// A pool.
+/// Creates a pool.
 pub fn pool(control: &ControlPlane, name: &str, spec: &Value) {
     create(control, "ippools", "IPPool", name, spec).expect("a pool");
 }
 
-/// A block, named after its CIDR.
+/// Creates a block, named after its CIDR.
 pub fn block(control: &ControlPlane, spec: &Value) -> Result<Value, String> {
     let name = spec["cidr"].as_str().expect("a CIDR").replace(['.', ':', '/'], "-");
     create(control, "ipamblocks", "IPAMBlock", &name, spec)
@@ -53,7 +53,7 @@ fn create(
     control.api().ask("POST", &format!("/apis/crd.projectcalico.org/v1/{plural}"), Some(&object))
 }
 
-/// Blocks of which four each are a node's, the first four of `node`; every other address is handed out.
+/// Creates blocks, four for each node, the first four for `node`; every second address is assigned.
 pub fn fill(control: &ControlPlane, blocks: u32, node: &str) {
     for n in 0..blocks {
         let whose = if n < 4 { node.to_owned() } else { format!("node-{}", n / 4) };

@@ -1,5 +1,5 @@
-//! etcd and kube-apiserver, with tokens and certificates of their own, RBAC on, on loopback addresses of a netns
-//! that is theirs and the node's.
+//! etcd and kube-apiserver, with their own tokens and certificates and with RBAC, on loopback addresses of a netns
+//! that is the node's as well.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,55 +15,54 @@ use crate::poll::until;
 use crate::{Lab, Netns};
 
 pub(super) const ETCD: &str = "http://127.0.0.1:2379";
-/// Where it answers, in its netns.
+/// Address of the server, in its netns.
 pub(super) const SERVER: &str = "https://127.0.0.1:6443";
 
-/// The server's certificate, which it makes for itself.
+/// The server's certificate, which it creates itself.
 pub(super) const CERTIFICATE: &str = "server/apiserver.crt";
-/// Who is let in, in its home.
+/// The file with the permitted tokens.
 const TOKENS: &str = "tokens.csv";
-/// Who may everything, by name.
+/// The user with all rights.
 const ADMIN_NAME: &str = "admin";
-/// What a test is to have that harms them.
+/// Panic message if a test needs its own server to harm it.
 const OWN: &str = "an API server of the test's own: needs [ApiServer]";
 /// The kubelet's kubeconfig.
 const NODE: &str = "node.kubeconfig";
-/// Of who may everything.
+/// The kubeconfig with all rights.
 const ADMIN: &str = "admin.kubeconfig";
-/// The daemon's.
+/// The daemon's kubeconfig.
 const AGENT: &str = "ipwatch.kubeconfig";
-/// Who it is there, as its DaemonSet is.
+/// The daemon's user, as in its DaemonSet.
 pub(super) const ACCOUNT: &str = "system:serviceaccount:ipwatch:ipwatch";
-/// What the server signs service accounts' tokens with.
+/// The key with which the server signs service account tokens.
 pub(super) const KEY: &str = "accounts.key";
-/// Who signs them.
+/// The issuer of these tokens.
 pub(super) const ISSUER: &str = "https://kubernetes.default.svc";
-/// What it may, by our own manifests.
+/// The daemon's RBAC rules, from our manifests.
 const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/rbac.yaml");
 
 /// Both, running.
 #[derive(Debug)]
 pub struct ControlPlane {
-    /// The node's address, which stands on the loopback device of the netns: `--node-ip` may not be
-    /// 127.0.0.1.
+    /// The node's address, on the loopback device of the netns, because `--node-ip` must not be 127.0.0.1.
     pub address: String,
     pub(super) dir: PathBuf,
-    /// Where the server's own files are: elsewhere than `dir` where it is shared.
+    /// Directory of the server's files: not `dir` if the server is shared.
     pub(super) base: PathBuf,
     pub(super) api: Api,
     pub(super) door: Door,
-    /// None where they are shared.
+    /// `None` if they are shared.
     pub(super) own: Option<Own>,
-    /// The name of the node, whose kubelet is let in.
+    /// The name of the node, as whose kubelet a test may authenticate.
     pub(super) node: String,
     pub(super) netns: Netns,
 }
 
-/// The programs, of a test's own.
+/// The processes, if they are not shared.
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) server: Part,
-    // Dropped after what needs it.
+    // Dropped after the server, which needs it.
     pub(super) etcd: Part,
 }
 
@@ -74,13 +73,13 @@ impl ControlPlane {
         Self::begin(lab, &[], &[lab.tag().to_owned()])
     }
 
-    /// For tests that share it, with so many nodes.
+    /// For tests that share it, with this many nodes.
     pub(crate) fn start_for(lab: &Lab, slots: usize) -> Self {
         let nodes: Vec<String> = (0..slots).map(|slot| shared::node(lab.tag(), slot)).collect();
         Self::begin(lab, &[], &nodes)
     }
 
-    /// The same with further flags of the API server's, which also writes down what it is asked.
+    /// The same with further flags of the API server, and with an audit log.
     #[must_use]
     pub fn start_as(lab: &Lab, flags: &[&str]) -> Self {
         let audit = asked::flags(&home(lab));
@@ -91,7 +90,7 @@ impl ControlPlane {
 
     fn begin(lab: &Lab, flags: &[&str], nodes: &[String]) -> Self {
         let netns = Netns::new(lab, "node");
-        // Out of what the lab's pods may be given.
+        // Not an IP that the lab's pods may get.
         let address = lab.ip(250).to_string();
         netns.add_address(&format!("{address}/32"), "lo");
         let dir = home(lab);
@@ -119,7 +118,7 @@ impl ControlPlane {
         control
     }
 
-    /// Writes the kubeconfigs of a test to `dir`, by the tokens and the certificate in `base`.
+    /// Writes a test's kubeconfigs to `dir`, from the tokens and the certificate in `base`.
     pub(super) fn ways(dir: &Path, base: &Path, netns: &Netns, node: &str) -> (Api, Door) {
         let users = fs::read_to_string(base.join(TOKENS)).expect("the tokens");
         let token = |name: &str| -> String {
@@ -136,63 +135,62 @@ impl ControlPlane {
         (Api::new(dir, netns.path(), &certificate, &admin), door)
     }
 
-    /// The programs, which are the test's own.
+    /// The processes, which must not be shared.
     pub(super) fn own(&self) -> &Own {
         self.own.as_ref().expect(OWN)
     }
 
-    /// The same, to do something to them.
+    /// The same, mutable.
     pub(super) fn own_mut(&mut self) -> &mut Own {
         self.own.as_mut().expect(OWN)
     }
 
-    /// How one of them ended, if one has.
+    /// How one of them ended; `None` if both run.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let own = self.own_mut();
         own.server.ended().or_else(|| own.etcd.ended())
     }
 
-    /// Its netns.
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// The API, with every right.
+    /// The API with all rights.
     #[must_use]
     pub fn api(&self) -> &Api {
         &self.api
     }
 
-    /// Kills the API server; what it knows stays in etcd.
+    /// Kills the API server; its data stays in etcd.
     pub fn crash(&mut self) {
         self.own_mut().server.crash();
     }
 
-    /// Starts it again, and waits until it answers.
+    /// Restarts the API server, and waits until it answers.
     pub fn restart(&mut self) {
         self.own_mut().server.restart();
         self.await_ready();
     }
 
-    /// A kubeconfig of the node's kubelet.
+    /// The kubeconfig of the node's kubelet.
     pub(super) fn node_config(&self) -> PathBuf {
         self.dir.join(NODE)
     }
 
-    /// A kubeconfig of the daemon's, for this netns: with the rights that our manifests give it.
+    /// The daemon's kubeconfig for this netns, with the rights in our manifests.
     #[must_use]
     pub fn agent_config(&self) -> PathBuf {
         self.dir.join(AGENT)
     }
 
-    /// A kubeconfig with every right, for this netns.
+    /// A kubeconfig with all rights, for this netns.
     #[must_use]
     pub fn admin_config(&self) -> PathBuf {
         self.dir.join(ADMIN)
     }
 
-    /// Gives the daemon rights, by a manifest of ours.
+    /// Grants the daemon the rights in a manifest of ours.
     pub fn grant(&self, rights: &str) {
         for document in rights.split("---\n") {
             let object: Value = serde_norway::from_str(document).expect("an object of RBAC");
@@ -202,8 +200,8 @@ impl ControlPlane {
         }
     }
 
-    /// Defines a kind of object, by the YAML of a CustomResourceDefinition, and waits until it is served. Where
-    /// its objects are, without a namespace, is the answer.
+    /// Defines a kind by the YAML of a CustomResourceDefinition, and waits until it is served. Returns the path of
+    /// its objects, without a namespace.
     pub fn define(&self, definition: &str) -> String {
         let object: Value = serde_norway::from_str(definition).expect("a definition");
         self.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &object);
@@ -218,7 +216,7 @@ impl ControlPlane {
     pub(super) fn await_ready(&mut self) {
         until("kube-apiserver is ready", 90, || {
             self.own_mut().server.assert_running();
-            // The namespace of what is there from the start is made last.
+            // The namespace that is created last at the start.
             self.base.join(CERTIFICATE).exists()
                 && self.api.get("/readyz").is_ok()
                 && self.api.get("/api/v1/namespaces/kube-node-lease").is_ok()
@@ -249,7 +247,7 @@ fn server(dir: &Path, address: &str, services: &str) -> Command {
         ("token-auth-file", &path(TOKENS)),
         ("authorization-mode", "Node,RBAC"),
         ("enable-admission-plugins", "NodeRestriction"),
-        // Nobody is here who makes a service account for each namespace.
+        // No controller runs that creates a service account for each namespace.
         ("disable-admission-plugins", "ServiceAccount"),
         ("service-cluster-ip-range", services),
         ("service-account-issuer", ISSUER),
@@ -277,13 +275,13 @@ pub(super) fn kubeconfig_of(server: &str, certificate: &Path, user: &Value) -> S
     config.to_string()
 }
 
-/// What nobody guesses.
+/// A random secret.
 pub(super) fn random() -> String {
     let random = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a random id");
     random.trim().replace('-', "")
 }
 
-/// Writes a file that root alone reads.
+/// Writes a file that only root can read.
 pub(super) fn secret(file: &Path, text: &str) {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;

@@ -1,5 +1,5 @@
-//! A way to the API server for who is in another netns than it, as the daemon is: what comes to a port of this one's
-//! loopback device goes on to the server's. TLS goes through it as it is. It can be shut, as a network can.
+//! A connection to the API server from another netns, as the daemon's: forwards a port of this netns's loopback
+//! device to the server's. TLS passes through unchanged. It can be shut, like a network.
 
 use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::sys;
 
-/// The port of the server, on its own loopback device.
+/// The port of the server, on its loopback device.
 const PORT: u16 = 6443;
 
-/// It is there until the process ends.
+/// Exists until the process ends.
 #[derive(Debug, Clone)]
 pub struct Door {
     port: u16,
@@ -42,29 +42,29 @@ impl Door {
         door
     }
 
-    /// Where the API server is, through it.
+    /// The URL of the API server through this door.
     pub(super) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// How many connections have come to it, those to a shut one included.
+    /// Number of connections so far, including those while it was shut.
     #[must_use]
     pub fn came(&self) -> usize {
         self.state.came.load(Ordering::SeqCst)
     }
 
-    /// Cuts every connection, and lets none through.
+    /// Cuts every connection, and accepts no new one.
     pub fn shut(&self) {
         self.state.shut.store(true, Ordering::SeqCst);
         self.cut();
     }
 
-    /// Lets them through again.
+    /// Accepts connections again.
     pub fn reopen(&self) {
         self.state.shut.store(false, Ordering::SeqCst);
     }
 
-    /// Cuts every connection there is.
+    /// Cuts every open connection.
     pub fn cut(&self) {
         let mut open = self.state.open.lock().unwrap_or_else(PoisonError::into_inner);
         for stream in open.drain(..) {
@@ -74,7 +74,7 @@ impl Door {
 }
 
 impl State {
-    /// Passes on both ways, until either end closes.
+    /// Forwards in both directions until either end closes.
     fn pass(&self, near: &TcpStream, netns: PathBuf) {
         let connect = || {
             sys::enter_netns(&netns)?;
@@ -83,11 +83,11 @@ impl State {
         if self.shut.load(Ordering::SeqCst) {
             return;
         }
-        // A server that is down: its client sees a connection that ends.
+        // If the server is down, its client sees a connection that ends.
         let Ok(far) = sys::on_own_thread(connect) else { return };
         {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            // It may have been shut meanwhile.
+            // The door may have been shut meanwhile.
             if self.shut.load(Ordering::SeqCst) {
                 return;
             }
@@ -102,7 +102,7 @@ impl State {
 
 fn copy(mut from: &TcpStream, mut to: &TcpStream) {
     let _ = io::copy(&mut from, &mut to);
-    // Also where it broke: nobody waits for the other half of it.
+    // Also after an error: the other half is then useless.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }

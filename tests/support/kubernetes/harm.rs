@@ -1,4 +1,4 @@
-//! What happens to an API server and its etcd: they hang, die, and forget.
+//! Failures of an API server and its etcd: they hang, die, and lose history.
 
 use std::process::Command;
 
@@ -9,38 +9,38 @@ use super::control::ETCD;
 use super::token::base64;
 
 impl ControlPlane {
-    /// Stops the API server where it stands (SIGSTOP): what is asked is taken, and never answered.
+    /// Stops the API server (SIGSTOP): requests are accepted, and never answered.
     pub fn hang(&self) {
         self.own().server.signal(libc::SIGSTOP);
     }
 
-    /// Has it go on.
+    /// Continues the API server.
     pub fn wake(&self) {
         self.own().server.signal(libc::SIGCONT);
     }
 
-    /// Stops etcd where it stands: a request that needs it takes until [`ControlPlane::wake_etcd`].
+    /// Stops etcd (SIGSTOP): a request that needs it takes until [`ControlPlane::wake_etcd`].
     pub fn hang_etcd(&self) {
         self.own().etcd.signal(libc::SIGSTOP);
     }
 
-    /// Has it go on.
+    /// Continues etcd.
     pub fn wake_etcd(&self) {
         self.own().etcd.signal(libc::SIGCONT);
     }
 
-    /// Kills etcd, behind an API server that goes on.
+    /// Kills etcd while the API server continues.
     pub fn crash_etcd(&mut self) {
         self.own_mut().etcd.crash();
     }
 
-    /// Starts it again, with all that it had, and waits until the API server answers.
+    /// Restarts etcd with its data, and waits until the API server answers.
     pub fn restart_etcd(&mut self) {
         self.own_mut().etcd.restart();
         self.await_ready();
     }
 
-    /// Has etcd forget what was before now: a watch that is to go on from there is refused (410).
+    /// Compacts etcd's history: a watch that resumes from an older revision is refused (410).
     pub fn compact(&self) {
         let now = self.ask_etcd("range", &json!({ "key": base64(b"\0") }));
         let revision = &now["header"]["revision"];
@@ -49,20 +49,20 @@ impl ControlPlane {
         assert!(done["header"].is_object(), "{done}");
     }
 
-    /// Puts an object into etcd that the API server cannot read: what needs to read it, fails (500).
+    /// Puts an object into etcd that the API server cannot decode: requests that read it fail (500).
     pub fn damage(&self, key: &str) {
         let object = json!({ "key": base64(key.as_bytes()), "value": base64(b"no object") });
         let done = self.ask_etcd("put", &object);
         assert!(done["header"].is_object(), "{done}");
     }
 
-    /// Takes it away.
+    /// Removes that object.
     pub fn repair(&self, key: &str) {
         let done = self.ask_etcd("deleterange", &json!({ "key": base64(key.as_bytes()) }));
         assert_eq!(done["deleted"], "1", "{done}");
     }
 
-    /// etcd's own API, as JSON.
+    /// A request to etcd's own API, as JSON.
     fn ask_etcd(&self, what: &str, body: &Value) -> Value {
         let _its_own = self.own();
         let mut curl = Command::new("curl");

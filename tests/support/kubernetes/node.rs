@@ -1,9 +1,8 @@
-//! A node: a kubelet with the lab's containerd, whose pods' IPs come from bridge and host-local.
+//! A node: a kubelet with the lab's containerd, whose pods get IPs from bridge and host-local.
 //!
-//! What a kubelet does to a host is kept from this one: it has its own cgroups, directories and network. The
-//! sysctls that it sets at every start it finds replaced by files of the lab, in a mount namespace of its own, so
-//! that nothing is to be put back, whatever becomes of the test. Only the pods' logs have a place that
-//! cannot be chosen, below `/var/log`: see [`sweep`].
+//! This kubelet does not affect the host: it has separate cgroups, directories and network. The sysctls that a
+//! kubelet sets at its start are replaced by files of the lab, in a separate mount namespace, so that nothing must be
+//! restored, even if the test is killed. Only the pods' logs have a fixed directory, below `/var/log`: see [`sweep`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use crate::pod::{Containerd, IMAGE, Pod, Setup};
 use crate::poll::{eventually, until};
 use crate::{Lab, cgroup};
 
-/// Where kubelet has the pods' logs, and links to them.
+/// Directories of kubelet's pod logs, and of links to them.
 const LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
 
 /// Replaces the sysctls that kubelet sets (`setupKernelTunables`, pkg/kubelet/cm) by files below `$0`.
@@ -31,14 +30,14 @@ done
 exec "$@"
 "#;
 
-/// It, running.
+/// A running node.
 #[derive(Debug)]
 pub struct Node<'a> {
     lab: &'a Lab,
     kubelet: Part,
     /// Its runtime.
     pub containerd: Containerd<'a>,
-    /// Whose node it is.
+    /// Its API server.
     pub control: ControlPlane,
 }
 
@@ -50,7 +49,7 @@ impl<'a> Node<'a> {
         Self::of(lab, ControlPlane::start(lab), subnet, flags)
     }
 
-    /// The same of the API server that tests share.
+    /// The same with the API server that tests share.
     #[must_use]
     pub fn shared(lab: &'a Lab, subnet: &str, flags: &[&str]) -> Self {
         Self::of(lab, ControlPlane::shared(lab), subnet, flags)
@@ -58,7 +57,7 @@ impl<'a> Node<'a> {
 
     fn of(lab: &'a Lab, control: ControlPlane, subnet: &str, flags: &[&str]) -> Self {
         note_logs(lab);
-        // kubelet makes it.
+        // Created by kubelet.
         control.api().note(&format!("/api/v1/nodes/{}", control.node));
         let setup = Setup {
             subnet: Some(subnet.to_owned()),
@@ -76,20 +75,20 @@ impl<'a> Node<'a> {
         node
     }
 
-    /// The API, with every right.
+    /// The API with all rights.
     #[must_use]
     pub fn api(&self) -> &Api {
         self.control.api()
     }
 
-    /// What the daemon is to have in its configuration, to ask this API server.
+    /// The lines of the daemon's configuration for this API server.
     #[must_use]
     pub fn agent_lines(&self) -> String {
         let config = self.control.agent_config();
         format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}", self.control.node)
     }
 
-    /// The netns that it is in.
+    /// Its netns.
     #[must_use]
     pub fn netns(&self) -> &crate::Netns {
         self.control.netns()
@@ -107,7 +106,7 @@ impl<'a> Node<'a> {
         self.lab.tag()
     }
 
-    /// Waits until the API says that it is Ready.
+    /// Waits until the node is Ready.
     pub fn await_ready(&mut self) {
         let path = format!("/api/v1/nodes/{}", self.control.node);
         until("the node is Ready", 90, || {
@@ -117,12 +116,12 @@ impl<'a> Node<'a> {
         });
     }
 
-    /// Kills kubelet; its pods go on.
+    /// Kills kubelet; its pods continue.
     pub fn crash_kubelet(&mut self) {
         self.kubelet.crash();
     }
 
-    /// Starts it again, and waits until it has said that the node is Ready.
+    /// Restarts kubelet, and waits until it has reported the node as Ready.
     pub fn restart_kubelet(&mut self) {
         let path = format!("/api/v1/nodes/{}", self.control.node);
         let said = |node: &Value| {
@@ -137,7 +136,7 @@ impl<'a> Node<'a> {
         });
     }
 
-    /// Asks for a pod whose container runs `command` and sees `dir` as `/host`.
+    /// Creates a pod whose container runs `command` and sees `dir` as `/host`.
     pub fn create(&self, name: &str, dir: &Path, command: &[&str]) {
         let container = json!({
             "name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": command,
@@ -156,7 +155,7 @@ impl<'a> Node<'a> {
         self.api().create(&self.pods(), &pod);
     }
 
-    /// What the API says of a pod; `None`: it knows of none such.
+    /// The pod object; `None` if it does not exist.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<Value> {
         self.api().get(&self.path(name)).ok()
@@ -173,7 +172,7 @@ impl<'a> Node<'a> {
         self.api().force_delete(&self.path(name));
     }
 
-    /// The same as [`Node::create`]; waits until the pod is Ready.
+    /// Like [`Node::create`]; waits until the pod is Ready.
     #[must_use]
     pub fn run(&self, name: &str, dir: &Path, command: &[&str]) -> Pod {
         self.create(name, dir, command);
@@ -186,7 +185,7 @@ impl<'a> Node<'a> {
         self.containerd.found(name, &container)
     }
 
-    /// One that does nothing.
+    /// A pod that does nothing.
     #[must_use]
     pub fn run_idle(&self, name: &str) -> Pod {
         self.run(name, self.lab.dir(), &["/bin/sleep", "1000000"])
@@ -223,12 +222,12 @@ fn kubelet(
         ("volume-plugin-dir", &path("plugins")),
         ("cgroup-driver", "cgroupfs"),
         ("cgroup-root", &format!("/{}", group(lab.tag()))),
-        // Those of a host with swap, with little room, and without CAP_SYS_RESOURCE.
+        // Values for a host with swap, with little room, and without CAP_SYS_RESOURCE.
         ("fail-swap-on", "false"),
         ("eviction-hard", "memory.available<1Mi,nodefs.available<1%,imagefs.available<1%"),
         ("image-gc-high-threshold", "100"),
         ("oom-score-adj", "0"),
-        // Its sockets lie in a place that cannot be chosen.
+        // The directory of its sockets is fixed.
         ("feature-gates", "DevicePlugins=false"),
         ("make-iptables-util-chains", "false"),
         ("address", "127.0.0.1"),
@@ -250,33 +249,33 @@ fn condition(object: &Value, kind: &str) -> bool {
     condition_of(object, kind)["status"] == "True"
 }
 
-/// The condition; null before anybody has said anything of it.
+/// The condition; null if it is not reported yet.
 fn condition_of<'a>(object: &'a Value, kind: &str) -> &'a Value {
     let conditions = object["status"]["conditions"].as_array();
     conditions.and_then(|all| all.iter().find(|one| one["type"] == kind)).unwrap_or(&Value::Null)
 }
 
-/// The top of a lab's cgroups; none that [`cgroup::sweep`] takes, which ends no processes.
+/// Root of a lab's cgroups. Not under a name that [`cgroup::sweep`] removes, because that does not end processes.
 fn group(tag: &str) -> String {
     format!("{tag}.kubelet")
 }
 
-/// A kubelet asks that the top be there, in every hierarchy.
+/// Creates the root cgroup in every hierarchy, which a kubelet requires.
 fn make_cgroups(group: &str) {
     let (alone, all) = (PathBuf::from("/sys/fs/cgroup"), cgroup::hierarchies());
     let is_hierarchy = |top: &PathBuf| top.join("cgroup.procs").exists();
-    // What lies below v2 alone are groups of it.
+    // With v2 alone, directories below the root are groups.
     let tops = if is_hierarchy(&alone) { vec![alone] } else { all };
     for top in tops.iter().filter(|top| is_hierarchy(top)) {
         let dir = top.join(group);
         fs::create_dir_all(&dir).expect("make a cgroup");
-        // A new one of v1 has none, and takes no process until it has.
+        // In v1 a new group has none, and takes no process until it is set.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if let Ok(all) = fs::read_to_string(top.join(file)) {
                 let _ = fs::write(dir.join(file), all.trim());
             }
         }
-        // Of v2: what the groups below are to be limited by.
+        // In v2: the controllers for the groups below.
         if let Ok(all) = fs::read_to_string(dir.join("cgroup.controllers")) {
             for controller in all.split_whitespace() {
                 let _ = fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"));
@@ -285,7 +284,7 @@ fn make_cgroups(group: &str) {
     }
 }
 
-/// Which of the directories for logs are not the host's own.
+/// Records which log directories do not exist on the host.
 fn note_logs(lab: &Lab) {
     let absent = LOGS.into_iter().filter(|dir| !Path::new(dir).exists());
     let text: String = absent.map(|dir| format!("{dir}\n")).collect();
@@ -294,8 +293,8 @@ fn note_logs(lab: &Lab) {
 
 const OURS: &str = "log-dirs";
 
-/// Ends what a lab's kubelet left running; removes its cgroups, and its pods' logs, whose names begin with their
-/// namespace, the lab's tag.
+/// Ends the remaining processes of a lab's kubelet; removes its cgroups and its pods' logs, whose names begin with
+/// their namespace, the lab's tag.
 pub fn sweep(tag: &str) {
     let dir = Lab::dir_of(tag).join("kubernetes");
     if !dir.exists() {
@@ -303,7 +302,7 @@ pub fn sweep(tag: &str) {
     }
     cgroup::end_everywhere(&group(tag));
     super::shared::leave(tag);
-    // A tag's end is an underscore in both: `NAMESPACE_POD_UID` and `POD_NAMESPACE_CONTAINER-ID.log`.
+    // An underscore follows the tag in both forms: `NAMESPACE_POD_UID` and `POD_NAMESPACE_CONTAINER-ID.log`.
     for entry in LOGS.iter().flat_map(fs::read_dir).flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());
         let name = name.to_string_lossy();
@@ -314,6 +313,6 @@ pub fn sweep(tag: &str) {
         }
     }
     let ours = fs::read_to_string(dir.join(OURS)).unwrap_or_default();
-    // Only when they are empty.
+    // Only if they are empty.
     ours.lines().for_each(|dir| drop(fs::remove_dir(dir)));
 }

@@ -1,4 +1,4 @@
-//! One program of it, running.
+//! A running program of the control plane or node.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::{Netns, sys};
 
-/// Ended when dropped; its last words are printed, for a test that fails.
+/// Killed when dropped; the end of its log is printed for a test that fails.
 #[derive(Debug)]
 pub(super) struct Part {
     name: &'static str,
@@ -17,7 +17,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Starts it in this netns; its log goes to `dir`.
+    /// Starts the program in this netns; its log goes to `dir`.
     pub(super) fn start(
         name: &'static str,
         mut command: Command,
@@ -33,29 +33,29 @@ impl Part {
         Self { name, command, netns, child, log }
     }
 
-    /// Kills it.
+    /// Kills the program.
     pub(super) fn crash(&mut self) {
         let _ = sys::kill(self.child.id(), libc::SIGKILL);
         let _ = self.child.wait();
     }
 
-    /// Sends it a signal.
+    /// Sends the program a signal.
     pub(super) fn signal(&self, signal: i32) {
         sys::kill(self.child.id(), signal).expect("signal it");
     }
 
-    /// Starts it again as it was.
+    /// Restarts the program with the same command.
     pub(super) fn restart(&mut self) {
         self.child = spawn(self.name, &mut self.command, &self.netns);
     }
 
-    /// How it ended, if it has.
+    /// How it ended; `None` if it runs.
     pub(super) fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().expect("wait for it")?;
         Some(format!("{}: {status}", self.name))
     }
 
-    /// Fails the test when it has ended.
+    /// Fails the test if the program has ended.
     #[track_caller]
     pub(super) fn assert_running(&mut self) {
         let ended = self.ended();

@@ -1,6 +1,6 @@
-//! An API server that tests share. Each has the name of a node to itself, for a kubelet, and makes what it needs in a
-//! namespace of its own, or objects that no other test that shares it makes or counts. What a test has made is deleted
-//! after it, whatever became of it; namespaces stay, for nobody is here who ends one.
+//! An API server that tests share. Each test has the name of a node for a kubelet, and creates objects in its own
+//! namespace, or objects that no other test of this server creates or counts. The objects of a test are deleted after
+//! it, even if it was killed; namespaces stay, because no controller runs that deletes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use super::{Api, ControlPlane, home};
 use crate::shared::{Part, joined};
 use crate::{Lab, Netns, poll};
 
-/// In a lab that has a slot: where the server's files are, and the slot, a line each.
+/// File in a lab with a slot: the directory of the server's files, and the slot, a line each.
 const NOTE: &str = "shared-api-server";
-/// In a lab: the paths of what was made, one a line.
+/// File in a lab: the paths of the created objects, one a line.
 const MADE: &str = "made";
-/// What stands for a kind of object; the objects go with it.
+/// Part of the path of a CRD; its objects are deleted with it.
 const DEFINITIONS: &str = "/customresourcedefinitions/";
 
-/// Where the first slot's kubelet listens.
+/// Port of the first slot's kubelet.
 const PORT: usize = 10250;
 
 /// Name of a slot's node.
@@ -27,12 +27,12 @@ pub(super) fn node(tag: &str, slot: usize) -> String {
     format!("{tag}-{slot}")
 }
 
-/// In the server's home while a slot is in use.
+/// File in the server's directory while a slot is in use.
 fn in_use(base: &Path, slot: usize) -> PathBuf {
     base.join(format!("slot-{slot}"))
 }
 
-/// Whether a slot is as its next test expects it, by the lab of the server.
+/// Whether a slot is ready for its next test, by the lab of the server.
 pub(crate) fn is_free(lab: &Path, slot: usize) -> bool {
     !in_use(&lab.join("kubernetes"), slot).exists()
 }
@@ -43,13 +43,13 @@ fn netns_of(lab: &Path) -> String {
 }
 
 impl ControlPlane {
-    /// Where this node's kubelet is to listen: those of a shared API server are in one netns, which is the server's.
+    /// Port of this node's kubelet: all kubelets of a shared API server are in the server's netns.
     pub(super) fn kubelet_port(&self) -> usize {
         let slot = self.node.rsplit_once('-').and_then(|(_, slot)| slot.parse::<usize>().ok());
         PORT + slot.unwrap_or_default()
     }
 
-    /// The one that tests share, for a test that `needs [SharedApiServer]`.
+    /// The server that tests share, for a test that `needs [SharedApiServer]`.
     #[must_use]
     pub fn shared(lab: &Lab) -> Self {
         let (place, slot) = joined(Part::ApiServer);
@@ -75,12 +75,12 @@ impl ControlPlane {
     }
 }
 
-/// Nobody is here who ends one.
+/// Whether a path is a namespace, which is not deleted.
 fn is_namespace(path: &str) -> bool {
     path.strip_prefix("/api/v1/namespaces/").is_some_and(|name| !name.contains('/'))
 }
 
-/// Deletes what a test has made in the shared server, where it shares it, and frees its slot.
+/// Deletes a test's objects in the shared server, if it uses that, and frees its slot.
 pub(super) fn leave(tag: &str) {
     let dir = Lab::dir_of(tag).join("kubernetes");
     let Ok(note) = fs::read_to_string(dir.join(NOTE)) else { return };
@@ -91,14 +91,14 @@ pub(super) fn leave(tag: &str) {
     let _ = Command::new("ip").args(["-n", &netns, "link", "del", &format!("{tag}b")]).output();
     let api = Api::by(base.join(super::api::CONFIG), &Path::new(crate::netns::DIR).join(&netns));
     let made = fs::read_to_string(dir.join(MADE)).unwrap_or_default();
-    // What is missing is gone; all else stays in the way of the next.
+    // A missing object is deleted; any other error would affect the next test.
     let is_gone = |answer: Result<_, String>| answer.is_err_and(|error| error.starts_with("404"));
     let now = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0 });
     let mut clean = true;
     for path in made.lines().rev().filter(|path| !is_namespace(path)) {
         let done = api.ask("DELETE", path, Some(&now));
         clean &= done.is_ok() || is_gone(done);
-        // Its objects go first, and take a moment.
+        // The objects of a CRD are deleted first, which takes a moment.
         if path.contains(DEFINITIONS) {
             poll::settle(20, || is_gone(api.get(path)));
             clean &= is_gone(api.get(path));

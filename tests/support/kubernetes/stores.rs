@@ -1,5 +1,5 @@
-//! Whereabouts' IPAM store in the API server: its objects and Multus', in their documented shapes. No controller of
-//! either runs.
+//! Whereabouts' IPAM store in the API server: its objects and those of Multus, in their documented form. Neither
+//! controller runs.
 
 use std::net::Ipv4Addr;
 
@@ -7,32 +7,32 @@ use serde_json::{Map, Value, json};
 
 use super::ControlPlane;
 
-/// Definition of Whereabouts' pools.
+/// CRD of Whereabouts' pools.
 pub const IP_POOLS: &str = include_str!("../../fixtures/crds/whereabouts-ippools.yaml");
-/// Definition of what keeps an IP for all of its pools.
+/// CRD of Whereabouts' overlapping reservations.
 const OVERLAPPING: &str = include_str!("../../fixtures/crds/whereabouts-overlapping.yaml");
-/// Definition of Multus' networks.
+/// CRD of Multus' networks.
 pub const NETWORKS: &str = include_str!("../../fixtures/crds/net-attach-def.yaml");
-/// What the daemon may, to read Whereabouts' pools: by our own manifest.
+/// The daemon's RBAC rules to read Whereabouts' pools, from our manifest.
 const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/whereabouts.yaml");
-/// Where Whereabouts keeps everything.
+/// Namespace of Whereabouts' objects.
 const NAMESPACE: &str = "kube-system";
-/// Its pools there.
+/// Path of its pools.
 pub const POOLS: &str = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools";
 
-/// Has the API server know Whereabouts' objects, and the daemon read them.
+/// Defines Whereabouts' kinds, and permits the daemon to read them.
 pub fn whereabouts(control: &ControlPlane) {
     whereabouts_as(control, IP_POOLS);
 }
 
-/// The same with another definition of pools.
+/// The same with another CRD of pools.
 pub fn whereabouts_as(control: &ControlPlane, pools: &str) {
     control.define(pools);
     control.define(NETWORKS);
     control.grant(RIGHTS);
 }
 
-/// A pool.
+/// Creates a pool.
 pub fn pool(control: &ControlPlane, name: &str, spec: &Value) -> Result<Value, String> {
     let pool = json!({
         "apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool",
@@ -41,14 +41,14 @@ pub fn pool(control: &ControlPlane, name: &str, spec: &Value) -> Result<Value, S
     control.api().ask("POST", POOLS, Some(&pool))
 }
 
-/// Has the API server know the reservations that keep an IP for all pools; where they are is the answer.
+/// Defines the overlapping reservations; returns their path.
 #[must_use]
 pub fn overlapping(control: &ControlPlane) -> String {
     control.define(OVERLAPPING);
     POOLS.replace("ippools", "overlappingrangeipreservations")
 }
 
-/// The reservation of an IP for all pools, and whose it is: one that was there goes.
+/// Creates the overlapping reservation of an IP with its owner, replacing an earlier one.
 pub fn reserve(control: &ControlPlane, all: &str, ip: &str, podref: &str, id: &str) {
     let path = format!("{all}/{ip}");
     if control.api().get(&path).is_ok() {
@@ -61,7 +61,7 @@ pub fn reserve(control: &ControlPlane, all: &str, ip: &str, podref: &str, id: &s
     control.api().create(all, &object);
 }
 
-/// A network whose IPs come from Whereabouts, by these words of its `ipam`.
+/// Creates a network whose IPs come from Whereabouts, with these keys in its `ipam`.
 pub fn network(control: &ControlPlane, name: &str, ipam: &Value) {
     let mut ipam = ipam.clone();
     ipam["type"] = "whereabouts".into();
@@ -75,14 +75,14 @@ pub fn network(control: &ControlPlane, name: &str, ipam: &Value) {
     control.api().create(&path, &network);
 }
 
-/// The name that Whereabouts gives the pool of a range.
+/// The name of Whereabouts' pool for a range.
 #[must_use]
 pub fn pool_name(range: &str) -> String {
     range.replace([':', '/'], "-")
 }
 
-/// Pools of 1,000 allocations each, and a network for each, until there are so many: each of another
-/// container, none of this node's.
+/// Creates pools of 1,000 allocations each, with a network for each, until there are this many allocations: each of
+/// another container, none of this node.
 pub fn fill(control: &ControlPlane, allocations: usize) {
     for n in 0..allocations.div_ceil(1_000) {
         let first =

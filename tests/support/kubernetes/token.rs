@@ -1,5 +1,5 @@
-//! A bound token of a service account, as the API server signs it (`TokenRequest`): but that one signs none that
-//! ends within ten minutes.
+//! A bound token of a service account, signed like by the API server (`TokenRequest`), which itself signs none that
+//! expires within ten minutes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::control::{ACCOUNT, ISSUER};
 
-/// How long a token is taken beyond its end (`DefaultLeeway` of go-jose's jwt): clocks differ.
+/// How long a token is accepted after its expiry, for clock skew (`DefaultLeeway` of go-jose's jwt), in seconds.
 const LEEWAY: i64 = 60;
 
-/// One that is taken for so many seconds more.
+/// A token that is accepted for this many seconds.
 pub(super) fn sign(key: &Path, uid: &str, seconds: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set");
     let now = i64::try_from(now.as_secs()).expect("a date of this age");
@@ -34,12 +34,12 @@ pub(super) fn sign(key: &Path, uid: &str, seconds: i64) -> String {
     format!("{said}.{}", text(&signature))
 }
 
-/// base64url without its padding.
+/// base64url without padding.
 fn text(bytes: &[u8]) -> String {
     base64(bytes).trim_end_matches('=').replace('+', "-").replace('/', "_")
 }
 
-/// base64, in one line.
+/// base64 in one line.
 pub(super) fn base64(bytes: &[u8]) -> String {
     let text = filter(Command::new("openssl").args(["base64", "-A"]), bytes);
     String::from_utf8(text).expect("base64").trim_end().to_owned()

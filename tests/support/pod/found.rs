@@ -1,4 +1,4 @@
-//! A pod that somebody else had this containerd make: what the tests need to know of it.
+//! A pod that this containerd made for a kubelet: the data that tests need.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::poll::eventually;
 use crate::proc::View;
 
 impl Containerd<'_> {
-    /// The pod of this name and with this container, as kubelet made it: by CNI's cache and by the kernel.
+    /// The pod with this name and container, as kubelet made it, found by CNI's cache and the kernel.
     #[must_use]
     #[track_caller]
     pub fn found(&self, name: &str, container: &str) -> Pod {
@@ -22,7 +22,7 @@ impl Containerd<'_> {
                 let ours = result["networkName"] == network(self.lab.tag(), "net")
                     && argument(&result, "K8S_POD_NAME")? == name;
                 let id = ours.then(|| result["containerId"].as_str())??.to_owned();
-                // One of an earlier pod of this name may be left.
+                // The result of an earlier pod of this name may be left.
                 let pause = first_process(&id)?;
                 Some((id, argument(&result, "K8S_POD_UID")?, pause))
             })
@@ -36,7 +36,7 @@ impl Containerd<'_> {
     }
 }
 
-/// One of the pairs that the plugins were called with.
+/// One of the arguments with which the plugins were called.
 pub(super) fn argument(result: &Value, key: &str) -> Option<String> {
     let pair = result["cniArgs"].as_array()?.iter().find(|pair| pair[0] == key)?;
     pair[1].as_str().map(str::to_owned)

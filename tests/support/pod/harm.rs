@@ -1,5 +1,4 @@
-//! What happens to a containerd and its pods on nodes: a shim dies or hangs, the daemon is killed, its
-//! state is gone.
+//! Failures of a containerd and its pods on nodes: a shim dies or hangs, the daemon is killed, its state is lost.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,14 +17,14 @@ impl Pod {
         until("it hangs", 10, || self.hangs());
     }
 
-    /// Whether its process was killed and hangs all the same.
+    /// Whether its process was killed and still hangs.
     #[must_use]
     pub fn hangs(&self) -> bool {
         proc::View::leader(self.pid).is_some_and(|view| view.state == 'D' && view.killed())
     }
 }
 
-/// A shim that was stopped (SIGSTOP). It goes on when this is dropped.
+/// A stopped shim (SIGSTOP). Continues when this is dropped.
 #[derive(Debug)]
 pub struct StoppedShim(u32);
 
@@ -49,17 +48,16 @@ impl Containerd<'_> {
         self.own().wait().expect("wait for containerd");
     }
 
-    /// Starts it again. What it finds of its state it takes up.
+    /// Restarts containerd, which restores its state.
     pub fn restart(&mut self) {
-        // It does not remove the socket of one that was killed before it binds its own.
+        // containerd does not remove a stale socket before it binds its own.
         let _ = fs::remove_file(&self.socket);
         self.child = Some(place::spawn(&self.dir, self.node.as_deref()));
         self.await_ready();
     }
 
-    /// Removes all that it knew, while it is not running, and what the node keeps for it elsewhere
-    /// below `/run`: as after a reboot, or by a person in despair. Netns, mounts of netns and CNI's
-    /// reservations stay.
+    /// Removes its state while it is not running, and the node's state for it below `/run`: as after a reboot, or by
+    /// a desperate administrator. Netns, their mounts and CNI's reservations stay.
     pub fn wipe(&mut self) {
         for part in ["root", "state"] {
             sweep::unmount_below(&self.dir.join(part), |_| true);
@@ -68,7 +66,7 @@ impl Containerd<'_> {
         super::sweep::remove_runc_state(self.lab.tag());
     }
 
-    /// After [`Containerd::wipe`]: starts with nothing. Returns since when it answers.
+    /// After [`Containerd::wipe`]: starts with no state. Returns the time since which it answers.
     pub fn restart_empty(&mut self) -> Instant {
         self.restart();
         let since = Instant::now();
@@ -76,19 +74,19 @@ impl Containerd<'_> {
         since
     }
 
-    /// Kills the pod's shim and its pause process, and nothing else of the pod.
+    /// Kills only the pod's shim and its pause process.
     pub fn kill_shim_and_pause(&self, pod: &PodSandbox) {
         self.kill_all(&[self.shim_of(pod), pod.pause]);
     }
 
-    /// Kills the pod's shim and everything under it.
+    /// Kills the pod's shim and all its children.
     pub fn kill_shim_and_children(&self, pod: &PodSandbox) {
         let shim = self.shim_of(pod);
         let children = proc::children(shim);
         self.kill_all(&[&[shim], children.as_slice()].concat());
     }
 
-    /// The shim first: it would reap the others and tell containerd.
+    /// The shim first: otherwise it would reap the others and report them to containerd.
     fn kill_all(&self, pids: &[u32]) {
         for pid in pids {
             let _ = sys::kill(*pid, libc::SIGKILL);
@@ -98,8 +96,8 @@ impl Containerd<'_> {
         }
     }
 
-    /// Lets runc forget a container, as when its `/run` is cleaned: a containerd that takes up its
-    /// state then cannot kill the container's processes.
+    /// Removes a container from runc's state, as if its `/run` were cleaned: a containerd that restores its state
+    /// then cannot kill the container's processes.
     pub fn forget_in_runc(&self, id: &str) {
         let _ = fs::remove_dir_all(super::sweep::runc_state(id));
     }
@@ -112,7 +110,7 @@ impl Containerd<'_> {
         StoppedShim(shim)
     }
 
-    /// Where its programs are, which others may not be using.
+    /// Directory of its programs, which must not be shared.
     fn own_bin(&self) -> PathBuf {
         assert!(self.slot.is_none(), "a containerd of the test's own: needs [Containerd]");
         self.dir.join("bin")
@@ -128,7 +126,7 @@ impl Containerd<'_> {
         }
     }
 
-    /// Makes every ADD, or with `runc` every start of a process, take so long; zero ends it.
+    /// Makes every ADD, or with `runc` every start of a process, take this long; zero ends that.
     pub fn slow_down(&self, program: Slow, by: Duration) {
         let name = match program {
             Slow::Add => "bridge.slow",
@@ -144,12 +142,12 @@ impl Containerd<'_> {
     }
 }
 
-/// What can be slow in the making of a pod.
+/// A step in the creation of a pod that can be slowed down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slow {
     /// The CNI ADD, after the IP is up.
     Add,
-    /// The IPAM plugin's part of it, after the IP is reserved.
+    /// The IPAM plugin's part of the ADD, after the IP is reserved.
     Reserve,
     /// runc's `create`, of pause and container: between ADD and the first task in the netns.
     Create,

@@ -1,4 +1,4 @@
-//! What a containerd of the lab's own is made of.
+//! The files of a containerd in the lab.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{IMAGE, MACVLAN, PLUGINS, Setup, shared};
 use crate::{Lab, daemon, sys};
 
-/// Name of the file with a network.
+/// File name of a network's configuration.
 pub(super) const CONFLIST: &str = "10-test.conflist";
 
 /// Writes its configuration, its CNI network and its programs.
@@ -37,9 +37,8 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
     programs(&dir.join("bin"));
 }
 
-/// The plugins and runc, each as it is; but some can be slowed down: see
-/// [`super::Containerd::slow_down`]; and `bridge` can be made to fail: see
-/// [`super::Containerd::fail_del`].
+/// The plugins and runc. Some of them can be slowed down, see [`super::Containerd::slow_down`]; `bridge` can be made
+/// to fail, see [`super::Containerd::fail_del`].
 pub(crate) fn programs(bin: &Path) {
     fs::create_dir_all(bin).expect("make a directory");
     for plugin in fs::read_dir(PLUGINS).expect("the CNI plugins").flatten() {
@@ -71,7 +70,7 @@ pub(crate) fn programs(bin: &Path) {
     }
 }
 
-/// Starts it, in the netns of its node.
+/// Starts containerd in the netns of its node.
 pub(super) fn spawn(dir: &Path, node: Option<&Path>) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
@@ -97,9 +96,9 @@ pub(crate) fn make_image(dir: &Path) {
     assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
 }
 
-/// The plain network of a lab.
+/// The default network of a lab.
 pub(super) fn bridge(lab: &Lab, setup: &Setup<'_>) -> String {
-    // The bridge has no address: none of the tests' stands in the host's netns.
+    // The bridge has no address: no test uses one in the host's netns.
     let bridge = format!("{}b", lab.tag());
     let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
     let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));

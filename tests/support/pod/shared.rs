@@ -1,8 +1,8 @@
-//! A containerd that tests share. Each test has one handler of its runtime to itself: in the handler's own directory
-//! of networks stands the test's CNI network and no other, so that its subnet, its bridge and its reservations are
-//! as they are with a containerd of its own. The image is there once.
+//! A containerd that tests share. Each test has a handler of its runtime: the handler's directory of networks has
+//! only the test's CNI network, so that subnet, bridge and reservations are as with a separate containerd. The image
+//! is imported once.
 //!
-//! Its plugins and its runc are everybody's: a test that slows them down or has them fail starts its own.
+//! Its plugins and its runc are shared: a test that slows them down or makes them fail starts its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use crate::poll::until;
 use crate::shared::{Part, joined};
 use crate::{Lab, patience, sys};
 
-/// In a lab that has a slot: the socket, and the directory of the slot's network, a line each.
+/// File in a lab with a slot: the socket, and the directory of the slot's network, a line each.
 const NOTE: &str = "shared-containerd";
-/// How long it may take to remove what a test left.
+/// Time limit for removing what a test left.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Name of a slot's handler.
@@ -24,25 +24,25 @@ pub(super) fn handler(slot: usize) -> String {
     format!("net{slot}")
 }
 
-/// Where the network of a slot is configured, by the directory of the containerd.
+/// Directory of a slot's network configuration, by the directory of the containerd.
 pub(super) fn conf_dir(dir: &Path, slot: usize) -> PathBuf {
     dir.join(format!("{}.d", handler(slot)))
 }
 
-/// Whether a slot is as its next test expects it, by the lab of the containerd.
+/// Whether a slot is ready for its next test, by the lab of the containerd.
 pub(crate) fn is_free(home: &Path, slot: usize) -> bool {
     let dir = conf_dir(&home.join("containerd"), slot);
     fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 impl<'a> Containerd<'a> {
-    /// The one that tests share, for a test that `needs [Pods]`; with a network of this test's own.
+    /// The containerd that tests share, for a test that `needs [Pods]`; with a network for this test.
     #[must_use]
     pub fn shared(lab: &'a Lab) -> Self {
         Self::shared_as(lab, &Setup::default())
     }
 
-    /// The same with a difference in the network.
+    /// The same with a different network.
     #[must_use]
     pub fn shared_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
         let (home, slot) = joined(Part::Pods);
@@ -53,10 +53,11 @@ impl<'a> Containerd<'a> {
         fs::write(lab.dir().join(NOTE), note).expect("note the slot");
         let containerd = Self { lab, socket, dir, child: None, node: None, slot: Some(slot) };
         let loaded = || containerd.cri(&["network", &handler(slot)]).is_ok();
-        // It reads the directory some time after it has changed, and has to have seen the one before go.
+        // containerd reads the directory some time after a change, and must have noticed the removal of the previous
+        // network.
         until("the slot's network of before is gone", 20, || !loaded());
-        // Written where it stands: of a file that is moved there containerd hears nothing (`syncLoop` passes over
-        // Create, pkg/cri/server/cni_conf_syncer.go, 1.6).
+        // Written in place: containerd ignores a file that is moved there (`syncLoop` skips Create,
+        // pkg/cri/server/cni_conf_syncer.go, 1.6).
         let network = conf_dir.join(place::CONFLIST);
         fs::write(network, place::bridge(lab, setup)).expect("write the conflist");
         until("the slot's network is loaded", 20, loaded);
@@ -64,12 +65,12 @@ impl<'a> Containerd<'a> {
     }
 }
 
-/// Removes what a test has in the shared containerd, where it has one, and frees its slot. `ids`: those of its
-/// sandboxes that are known. Bounded in time: what containerd does not remove within it is killed.
+/// Removes what a test has in the shared containerd, if it uses that, and frees its slot. `ids`: its known sandboxes.
+/// Bounded in time: what containerd does not remove in time is killed.
 pub(super) fn leave(tag: &str, ids: &[String]) {
     let Ok(note) = fs::read_to_string(Lab::dir_of(tag).join(NOTE)) else { return };
     let Some((socket, conf_dir)) = note.split_once('\n') else { return };
-    // One that was stopped does nothing that it is told.
+    // A stopped shim answers no request.
     shims(ids).into_iter().for_each(|shim| drop(sys::kill(shim, libc::SIGCONT)));
     let gone = purge(socket, tag) || {
         sweep::remove_cgroups(tag);
@@ -81,7 +82,7 @@ pub(super) fn leave(tag: &str, ids: &[String]) {
     }
 }
 
-/// Has containerd stop and remove all sandboxes of a test.
+/// Makes containerd stop and remove all sandboxes of a test.
 fn purge(socket: &str, tag: &str) -> bool {
     let (first, last) = uid_of(tag);
     let mut command = Command::new(client());

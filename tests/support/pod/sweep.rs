@@ -1,5 +1,5 @@
-//! Removing what a lab's pods left outside the lab: processes, cgroups, netns, cache files, runc's
-//! state, the sockets of shims, the bridge.
+//! Removes what a lab's pods left outside the lab: processes, cgroups, netns, cache files, runc's state, the sockets
+//! of shims, the bridge.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,22 +10,22 @@ use super::found::argument;
 use super::{CNI_CACHE, network, uid_of};
 use crate::{Lab, cgroup, netns};
 
-/// In the lab: ids and paths to be removed, one a line.
+/// File in the lab: ids and paths to be removed, one a line.
 const LIST: &str = "pods";
-/// runc's state of the pods' containers, whatever containerd's own state directory is.
+/// runc's state of the pods' containers, which does not depend on containerd's state directory.
 const RUNC: &str = "/run/containerd/runc/k8s.io";
 
-/// From now on there may be something to sweep.
+/// Records that there may be something to sweep.
 pub(super) fn begin(lab: &Lab) {
     note(lab, "");
 }
 
-/// Notes a sandbox or a container, so that what bears its id is swept even when nobody stops it.
+/// Records a sandbox or a container, so that everything with its id is swept even if nobody stops it.
 pub(super) fn note_id(lab: &Lab, id: &str) {
     note(lab, &format!("id {id}"));
 }
 
-/// Finds the name of a netns, notes it, and returns it.
+/// Finds the mount of a netns, records it, and returns it.
 pub(super) fn note_netns(lab: &Lab, inode: u64) -> PathBuf {
     let path = fs::read_dir(netns::DIR)
         .expect("the names of netns")
@@ -44,16 +44,16 @@ fn note(lab: &Lab, line: &str) {
     writeln!(list, "{line}").expect("note it");
 }
 
-/// Removes it all.
+/// Removes everything.
 pub fn sweep(tag: &str) {
     let dir = Lab::dir_of(tag);
     let list = fs::read_to_string(dir.join(LIST));
     if let Ok(list) = &list {
-        // While its network is there, which containerd needs for that.
+        // While its network exists, which containerd needs for that.
         super::shared::leave(tag, &ids(tag, list));
     }
     let bridge = format!("{tag}b");
-    // Those of sandboxes whose making was broken off: nothing else tells whose they are.
+    // The netns of sandboxes whose creation was interrupted: nothing else shows their owner.
     netns_behind(&bridge).iter().for_each(|path| netns::remove(path));
     let _ = Command::new("ip").args(["link", "del", &bridge]).output();
     let Ok(list) = list else { return };
@@ -74,7 +74,7 @@ pub fn sweep(tag: &str) {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();
         let result: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         let uid = argument(&result, "K8S_POD_UID").unwrap_or_default();
-        // The loopback device of one whose making was broken off is known by that alone.
+        // For an interrupted creation only the loopback device's result is known.
         if is_of(tag, &uid) || ids.iter().any(|id| name.contains(id)) {
             if let Some(path) = result["netns"].as_str() {
                 netns::remove(Path::new(path));
@@ -84,13 +84,13 @@ pub fn sweep(tag: &str) {
     }
 }
 
-/// Whether it is the uid of a pod of this test's.
+/// Whether a uid belongs to a pod of this test.
 fn is_of(tag: &str, uid: &str) -> bool {
     let (first, last) = uid_of(tag);
     uid.starts_with(&format!("{first}-")) && uid.ends_with(&format!("-{last}"))
 }
 
-/// The names of the netns on whose devices the ports of a bridge end.
+/// The mounts of the netns that contain the peers of a bridge's ports.
 fn netns_behind(bridge: &str) -> Vec<PathBuf> {
     let ports = Command::new("ip").args(["-o", "-d", "link", "show", "master", bridge]).output();
     let text = ports.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
@@ -104,8 +104,8 @@ pub(super) fn cached() -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(CNI_CACHE).into_iter().flatten().flatten()
 }
 
-/// The containers that were noted; and those whose making was broken off before anybody could, by
-/// their results on the networks that bear the tag.
+/// The recorded containers, and those whose creation was interrupted before that, by their results on the networks
+/// with the tag.
 fn ids(tag: &str, list: &str) -> Vec<String> {
     let noted = list.lines().filter_map(|line| line.strip_prefix("id ")).map(str::to_owned);
     let prefix = network(tag, "");
@@ -117,7 +117,7 @@ fn ids(tag: &str, list: &str) -> Vec<String> {
     noted.chain(on_network).collect()
 }
 
-/// The directories of the containers that a containerd with its state in `state` has; their names are the ids.
+/// The directories of the containers of the containerd with this state directory; their names are the ids.
 fn bundles(state: &Path) -> Vec<PathBuf> {
     let inside = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
     let namespaces = inside(&state.join("io.containerd.runtime.v2.task"));
@@ -129,7 +129,7 @@ fn ids_in(state: &Path) -> Vec<String> {
     bundles(state).into_iter().filter_map(name).collect()
 }
 
-/// The sockets of its shims: one that was killed leaves its own, in a directory that all share.
+/// The sockets of its shims. A killed shim leaves its socket in a directory that all share.
 fn shim_sockets(state: &Path) -> Vec<PathBuf> {
     let socket = |bundle: PathBuf| {
         let address = fs::read_to_string(bundle.join("address")).ok()?;
@@ -138,7 +138,7 @@ fn shim_sockets(state: &Path) -> Vec<PathBuf> {
     bundles(state).into_iter().filter_map(socket).collect()
 }
 
-/// Notes the containers and their shims' sockets before the state that names them goes.
+/// Records the containers and their shims' sockets before the state that names them is removed.
 pub(crate) fn note_shims(lab: &Lab, state: &Path) {
     ids_in(state).iter().for_each(|id| note_id(lab, id));
     for socket in shim_sockets(state) {
@@ -146,17 +146,16 @@ pub(crate) fn note_shims(lab: &Lab, state: &Path) {
     }
 }
 
-/// Removes the shims' sockets.
 pub(crate) fn remove_shim_sockets(state: &Path) {
     shim_sockets(state).into_iter().for_each(|socket| drop(fs::remove_file(socket)));
 }
 
-/// Where runc keeps a container's state.
+/// Directory of runc's state of a container.
 pub(super) fn runc_state(id: &str) -> PathBuf {
     Path::new(RUNC).join(id)
 }
 
-/// Lets runc forget all of a lab's containers.
+/// Removes a lab's containers from runc's state.
 pub(super) fn remove_runc_state(tag: &str) {
     let dir = Lab::dir_of(tag);
     let list = fs::read_to_string(dir.join(LIST)).unwrap_or_default();
@@ -167,7 +166,7 @@ pub(super) fn remove_runc_state(tag: &str) {
     }
 }
 
-/// Ends what runs in the cgroups of a lab's pods and removes them.
+/// Ends the processes in the cgroups of a lab's pods, and removes the cgroups.
 pub(crate) fn remove_cgroups(tag: &str) {
     for top in cgroup::hierarchies() {
         let pods = top.join("kubepods/besteffort");
