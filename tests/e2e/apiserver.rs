@@ -1,10 +1,11 @@
-//! A real etcd and API server, without a kubelet: they are ready in a few seconds, and what a node's pods are to be
-//! the test says itself. The pods are on paper for the runtime, and real for the API server and the kernel.
+//! A real etcd and API server without a kubelet: they start in a few seconds, and the test itself creates a node's
+//! pods. The pods are fake for the runtime, and real for the API server and the kernel.
 //!
-//! - [`bad_days`]: the API server hangs, forgets, has too much to do, has no etcd: nothing is concluded from that.
-//! - [`token`]: the token expires, and a new one is taken.
-//! - [`whereabouts`]: pools of the cluster against a node's real containers; objects that are none.
-//! - [`calico`]: blocks, and what is none in them.
+//! - [`bad_days`]: the API server hangs, loses history, is overloaded, loses its etcd: nothing is concluded from
+//!   that.
+//! - [`token`]: the token expires, and a new one is used.
+//! - [`whereabouts`]: pools of the cluster against a node's real containers, and malformed objects.
+//! - [`calico`]: blocks, and malformed entries in them.
 
 pub(crate) mod bad_days;
 pub(crate) mod calico;
@@ -21,15 +22,15 @@ use support::{Config, Daemon, Lab, Netns, Sandbox};
 
 use crate::lead::is_about;
 
-/// What is found where nobody deleted anything, if silence is taken for a word.
+/// The finding that would be wrong if silence counted as a deletion.
 const CODE: &str = "ip-held-by-deleted-pod";
-/// Seconds until what is so must be told of, after the API server answers again: the longest pause of one that
-/// has failed a few times, the runtime's next answer, and the grace.
+/// Seconds until a finding must be reported after the API server answers again: the longest pause after a few
+/// failures, the runtime's next answer, and the grace.
 const SOON: u32 = 60;
-/// Seconds of grace.
+/// Grace in seconds.
 const GRACE: u32 = 2;
 
-/// A pod that the API server, a runtime and the kernel know of; no kubelet had a hand in it.
+/// A pod that the API server, a runtime and the kernel know, without a kubelet.
 struct Pod {
     ip: String,
     netns: Netns,
@@ -37,7 +38,7 @@ struct Pod {
     _pause: Running,
 }
 
-/// A node with pods, and the API server that it is of.
+/// A node with pods, and its API server.
 struct Cluster<'a> {
     lab: &'a Lab,
     control: ControlPlane,
@@ -46,7 +47,7 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    /// With three pods; `flags` are further ones of the API server's.
+    /// With three pods; `flags` are further flags of the API server.
     fn start(lab: &'a Lab, flags: &[&str]) -> Self {
         let control = ControlPlane::start_as(lab, flags);
         let shop = json!({ "metadata": { "name": Sandbox::NAMESPACE } });
@@ -70,7 +71,7 @@ impl<'a> Cluster<'a> {
         Pod { ip: self.lab.ip(10 + n).to_string(), netns, paper, _pause: pause }
     }
 
-    /// Asks for a pod of this node; its uid is the answer. Nobody will start it.
+    /// Creates a pod object of this node, which nobody starts; returns its uid.
     fn create(&self, name: &str) -> String {
         let pod = json!({
             "metadata": { "name": name },
@@ -95,7 +96,7 @@ impl<'a> Cluster<'a> {
             .cache_dir(self.pods[0].paper.cache())
     }
 
-    /// A daemon that asks this API server, whether or not it answers.
+    /// A daemon that uses this API server, whether or not it answers.
     fn daemon(&self) -> Daemon {
         let daemon = Daemon::start(self.lab, &self.config().line(&self.lines()));
         daemon.await_source("containerd");
@@ -110,7 +111,7 @@ impl<'a> Cluster<'a> {
         format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}", self.lab.tag())
     }
 
-    /// The same daemon, once it knows the pods.
+    /// The same daemon when it knows the pods.
     fn watching(&self) -> (Daemon, Told) {
         let daemon = self.daemon();
         let told = Told::by(&daemon);
@@ -118,14 +119,14 @@ impl<'a> Cluster<'a> {
         (daemon, told)
     }
 
-    /// Nothing was found up to now; and what is deleted from now on is.
+    /// Checks that nothing was found so far, and that a deletion from now on is.
     #[track_caller]
     fn assert_unharmed(&self, daemon: &Daemon, told: &Told) {
         assert_nothing(told);
         self.assert_follows(daemon, told);
     }
 
-    /// It hears of what is deleted, and takes nobody else for it.
+    /// Checks that a deletion is noticed, and only for the deleted pod.
     #[track_caller]
     fn assert_follows(&self, daemon: &Daemon, told: &Told) {
         let [first, second, _] = &self.pods[..] else { panic!("three pods") };
@@ -136,17 +137,17 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Where the pods are, in the API.
+/// Path of the pods in the API.
 fn pods() -> String {
     format!("/api/v1/namespaces/{}/pods", Sandbox::NAMESPACE)
 }
 
-/// What is said of the API server.
+/// The status of the API server as a source.
 fn source(daemon: &Daemon) -> Value {
     daemon.source("kubernetes").unwrap_or_default()
 }
 
-/// Waits until the API server is said to be one of these. What is said of it then is the answer.
+/// Waits until the source has one of these statuses; returns its detail.
 #[track_caller]
 fn await_status(daemon: &Daemon, wanted: &[&str]) -> String {
     let mut said = Value::Null;
@@ -157,7 +158,7 @@ fn await_status(daemon: &Daemon, wanted: &[&str]) -> String {
     said["detail"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Nobody was said to be deleted, not even as `pending`.
+/// Checks that no pod was reported as deleted, not even as `pending`.
 #[track_caller]
 fn assert_nothing(told: &Told) {
     let mut all = told.findings();

@@ -1,5 +1,4 @@
-//! What goes wrong around the daemon: one clear line that says what to do, and nothing lost or half
-//! started.
+//! Errors around the daemon: one clear line that says what to do, and nothing is lost or half started.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,7 +24,7 @@ support::tests! {
 
 const NOBODY: u32 = 65534;
 
-/// The binary where a stranger can run it: a checkout may lie under a home directory.
+/// The binary where other users can run it: a checkout may be in a home directory.
 fn copied(lab: &Lab) -> PathBuf {
     let to = lab.dir().join("ipwatch");
     fs::copy(daemon::binary(), &to).unwrap();
@@ -35,7 +34,7 @@ fn copied(lab: &Lab) -> PathBuf {
     to
 }
 
-/// It failed as a usage error or worse, with few lines, none of them a backtrace; returns them.
+/// Checks that it failed with exit code 2 and few lines, none of them a backtrace; returns them.
 #[track_caller]
 fn refused(out: &Output) -> String {
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -68,7 +67,7 @@ fn without_root_it_says_what_it_needs(lab: &Lab) {
 fn a_stranger_is_turned_away_by_the_sockets_mode(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     let mode = fs::metadata(daemon.socket()).unwrap().permissions().mode();
-    // Without a group `ipwatch` on the node there is nobody to open it to but root.
+    // Without a group `ipwatch` on the node only root may open it.
     let group = fs::read_to_string("/etc/group").unwrap_or_default();
     let has_group = group.lines().any(|line| line.starts_with("ipwatch:"));
     assert_eq!(mode & 0o777, if has_group { 0o660 } else { 0o600 });
@@ -76,7 +75,7 @@ fn a_stranger_is_turned_away_by_the_sockets_mode(lab: &Lab) {
     assert!(said.contains("root"), "says who may ask: {said}");
 }
 
-/// Even when somebody opens the socket up, the daemon looks at who asks.
+/// The daemon checks the client's credentials even if the socket's mode permits everybody.
 fn a_stranger_is_turned_away_by_who_he_is(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).unwrap();
@@ -91,7 +90,7 @@ fn as_stranger(lab: &Lab, daemon: &Daemon) -> Output {
     command.uid(NOBODY).gid(NOBODY).output().unwrap()
 }
 
-/// The map needs no disk. What cannot be stored is said, once.
+/// The map needs no disk. A failure to store is reported once.
 fn a_full_disk_costs_no_answer(lab: &Lab) {
     let state = lab.subdir("full");
     rustix::mount::mount(
@@ -102,7 +101,7 @@ fn a_full_disk_costs_no_answer(lab: &Lab) {
         c"size=16k",
     )
     .unwrap();
-    // Fails when the disk is full, which is the point.
+    // Fails when the disk is full, which is intended.
     let _ = fs::write(state.join("ballast"), vec![0; 1 << 16]);
     let daemon = Daemon::start_in(lab, &Config::default(), &state);
     let netns = Netns::new(lab, "n");
@@ -154,12 +153,12 @@ fn an_unknown_key_is_named(lab: &Lab) {
 
 fn a_bad_value_is_named(lab: &Lab) {
     let said = does_not_start(lab, &Config::default().line("[stuck]\ngrace = \"soon\""));
-    // Which line it is depends on the rungs that this run forbids in the same file.
+    // The line number depends on the rungs that this run forbids in the same file.
     assert!(said.contains("ipwatch.toml:"), "{said}");
     assert!(said.contains("grace") && said.contains("\"soon\""), "key and value: {said}");
 }
 
-/// The daemon refuses to start, at once and with nothing left behind; returns what it said.
+/// Checks that the daemon refuses to start, at once and without leaving anything; returns its message.
 fn does_not_start(lab: &Lab, config: &Config) -> String {
     let mut daemon = Daemon::spawn(lab, config, &lab.subdir("state"));
     assert_eq!(daemon.ended(), Some(2), "{}", daemon.log());

@@ -1,5 +1,5 @@
-//! Runtimes that hang, lie or are broken, and what else around pods is hostile: the daemon answers, its
-//! other sources go on, nothing is concluded from a silence, and nothing odd reaches a terminal.
+//! Runtimes that hang, lie or are broken, and other hostile input around pods: the daemon answers, its other sources
+//! go on, nothing is concluded from silence, and nothing dangerous reaches a terminal.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -26,16 +26,16 @@ support::tests! {
     a_pod_name_of_253_characters needs [Pods],
 }
 
-/// Every kind of garbage that a socket may bring.
+/// Kinds of garbage that a socket may deliver.
 const GARBAGE: [&[u8]; 4] = [
     b"\x00\xff\xfe\x1b[2J\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n{\"Id\": [[[[[[",
-    // An empty SETTINGS frame of HTTP/2, and then a frame of 16 MiB that does not come.
+    // An empty SETTINGS frame of HTTP/2, and then the header of a 16 MiB frame without its data.
     b"\x00\x00\x00\x04\x00\x00\x00\x00\x00\xff\xff\xff\x00\x01\x00\x00\x00\x01junk",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 ];
 
-/// A socket at which `answer` is done to whoever connects, for as long as the test runs.
+/// A socket whose connections are handled by `answer`, for as long as the test runs.
 fn listen(lab: &Lab, answer: fn(UnixStream, usize)) -> PathBuf {
     let path = lab.dir().join("bad.sock");
     let listener = UnixListener::bind(&path).expect("bind a socket");
@@ -51,7 +51,7 @@ fn config(lab: &Lab) -> Config {
     Config::default().grace(1).holders_grace(1).leak_age(1).cache_dir(&lab.subdir("cni"))
 }
 
-/// A netns of a pod, with an address and without a task: a leak, if anybody could say so.
+/// A netns of a pod, with an address and without a task: a leak, if the runtime confirmed that.
 fn taskless(lab: &Lab) -> (Netns, Sandbox) {
     let netns = Netns::new(lab, "idle");
     netns.veth_to_host();
@@ -60,7 +60,7 @@ fn taskless(lab: &Lab) -> (Netns, Sandbox) {
     (netns, pod)
 }
 
-/// The other sources answer, and the socket is told of.
+/// Checks that the other sources answer, and that the socket is reported.
 fn others_answer(daemon: &Daemon) {
     let document = daemon.document(&["doctor"]).expect("doctor");
     let sources = document["sources"].as_array().expect("sources");
@@ -74,7 +74,7 @@ fn others_answer(daemon: &Daemon) {
     assert_eq!(told["status"], "down", "{told:#?}");
 }
 
-/// Nothing is said of the idle netns, and what needs no runtime is found as ever.
+/// Checks that nothing is reported about the idle netns, and that what needs no runtime is found as usual.
 fn costs_nothing_else(lab: &Lab, answer: fn(UnixStream, usize)) {
     let socket = listen(lab, answer);
     let (idle, _pod) = taskless(lab);
@@ -118,7 +118,7 @@ fn a_runtime_that_hangs_up(lab: &Lab) {
     costs_nothing_else(lab, |stream, _| drop(stream));
 }
 
-/// One that does not answer might have the sandbox: so nobody says that it is gone.
+/// A runtime that does not answer may have the sandbox, so nobody can say that it is gone.
 fn a_runtime_that_hangs_beside_one_that_answers(lab: &Lab) {
     let socket = listen(lab, |mut stream, _| {
         let mut all = Vec::new();
@@ -130,7 +130,7 @@ fn a_runtime_that_hangs_beside_one_that_answers(lab: &Lab) {
     std::thread::sleep(Duration::from_secs(12));
     let findings = daemon.findings_in(idle.inode);
     assert!(findings.is_empty(), "a silence proves nothing: {findings:#?}");
-    // The other one's word is heard all the same.
+    // The other runtime's state is still shown.
     good.has_pod(&pod, "READY");
     until("the good one's word is shown", 20, || {
         daemon.ip_in(lab.ip(7), idle.inode).is_some_and(|a| a["pod"]["state"] == "Ready")
@@ -138,7 +138,7 @@ fn a_runtime_that_hangs_beside_one_that_answers(lab: &Lab) {
     others_answer(&daemon);
 }
 
-/// In the mount namespace in which the one mount stands that holds a netns.
+/// The mount namespace that has the only mount of a netns.
 fn ten_thousand_mounts(lab: &Lab) {
     let (netns, pod) = taskless(lab);
     let dir = lab.subdir("crowd");

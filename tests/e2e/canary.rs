@@ -1,5 +1,5 @@
-//! The canary: ipwatch makes each event once, in network namespaces of its own, and says whether its probes told of it. It
-//! appears nowhere else.
+//! The canary: ipwatch makes each event once, in its own network namespaces, and reports whether its probes saw it.
+//! It must be visible nowhere else.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ support::tests! {
     with_observe_only_there_is_none,
 }
 
-/// Whether a program of ours is to tell of it, and not netlink, procfs or a list that tells of something else.
+/// Whether a program of ours must see the event, not netlink, procfs or a list of something else.
 fn is_ours(probe: &Value) -> bool {
     let rung = probe["rung"].as_str().unwrap();
     let list = rung == "snapshot" && probe["event"].as_str().unwrap().ends_with("-list");
@@ -30,7 +30,7 @@ fn probes_are_off() -> bool {
     daemon::probes() == "off"
 }
 
-/// Without probes there is nothing to prove. A lockdown leaves some.
+/// Without probes there is nothing to prove. Under lockdown some are left.
 fn can_be_proven(daemon: &Daemon) -> bool {
     let probes = daemon.list("probes", &["doctor"]);
     let any = probes.iter().any(|probe| is_ours(probe) && probe["rung"] != "socket");
@@ -42,7 +42,7 @@ fn proven(daemon: &Daemon) -> Vec<Value> {
     daemon.list("probes", &["doctor", "--canary"])
 }
 
-/// By itself after the start, and when somebody asks.
+/// By itself after the start, and on request.
 fn each_event_is_proven(lab: &Lab) {
     let daemon = Daemon::start(lab, &by_itself());
     if !can_be_proven(&daemon) {
@@ -99,7 +99,7 @@ fn it_appears_nowhere_else(lab: &Lab) {
     for _ in 0..3 {
         proven(&daemon);
     }
-    // Its addresses, as an answer or an event spells them, and what it calls itself.
+    // Its addresses, as written in answers and events, and its name.
     let nowhere = |text: &str| {
         let traces = ["\"192.0.2.1\"", "\"198.51.100.", "2001:db8:6970:7761:"];
         traces.into_iter().chain(["ipwatch-canary"]).all(|trace| !text.contains(trace))
@@ -121,7 +121,7 @@ fn it_appears_nowhere_else(lab: &Lab) {
     }
 }
 
-/// It makes a duplicate, and others on the node see that too.
+/// The canary makes a duplicate, which other daemons on the node see too.
 fn another_daemon_reports_nothing_of_it(lab: &Lab) {
     let daemon = Daemon::start(lab, &by_itself());
     if !can_be_proven(&daemon) {
@@ -135,12 +135,12 @@ fn another_daemon_reports_nothing_of_it(lab: &Lab) {
     assert!(!said.contains("2001:db8:6970:7761:") && !said.contains("WARN"), "{said}");
 }
 
-/// As it ships: the canary runs a few seconds after the start.
+/// The default: the canary runs a few seconds after the start.
 fn by_itself() -> Config {
     Config::default().probes_line("canary = true")
 }
 
-/// A second daemon of the same test, with everything of its own.
+/// A second daemon of the same test, with separate files.
 struct Beside(Child, PathBuf);
 
 impl Beside {
@@ -170,8 +170,8 @@ impl Drop for Beside {
     }
 }
 
-/// Three programs that are attached, as far as anybody knows, and tell of nothing. (What is shipped has no such way: the
-/// host's tests run what is built for tests.)
+/// Three programs that appear to be attached, but report nothing. (A release build has no such option: the tests on
+/// the host run a test build.)
 fn a_program_that_tells_nothing_is_found(lab: &Lab) {
     if probes_are_off() {
         return;
@@ -201,7 +201,7 @@ fn a_program_that_tells_nothing_is_found(lab: &Lab) {
     assert_eq!(text.matches("attached, not seen  ").count(), deaf.len(), "{text}");
 }
 
-/// No netns can be made. That says nothing about the programs, and the daemon works as before.
+/// No netns can be created. That does not mean that the programs fail, and the daemon works as before.
 fn where_it_cannot_be_nothing_counts_as_not_seen(lab: &Lab) {
     if probes_are_off() {
         return;
@@ -236,7 +236,7 @@ fn with_observe_only_there_is_none(lab: &Lab) {
     assert!(probes.iter().all(|probe| probe["canary"].is_null()), "{probes:?}");
 }
 
-/// Kernel memory is read as where the kernel is locked down to confidentiality. (What is shipped does so only there.)
+/// Reads kernel memory as under lockdown=confidentiality. (A release build does that only there.)
 fn typed_loads_are_proven_too(lab: &Lab) {
     if probes_are_off() {
         return;
@@ -251,7 +251,7 @@ fn typed_loads_are_proven_too(lab: &Lab) {
         assert!(is_ours(probe), "{probe}");
         assert_eq!(probe["canary"]["verdict"], "seen", "{probe}");
     }
-    // What cannot be read so is refused, and says why.
+    // A program that cannot read this way is refused, with the reason.
     let neighbours = probes.iter().find(|probe| probe["event"] == "neighbour-update").unwrap();
     assert_eq!(neighbours["rung"], "netlink", "{neighbours}");
     assert!(neighbours["why"].as_str().unwrap().contains("load refused"), "{neighbours}");

@@ -1,5 +1,5 @@
-//! `ipwatch cluster scan` against a real API server: R4's pool of five, two of which a crashed node has left behind,
-//! and the commands that free exactly those two, run by a real kubectl. No Whereabouts and no kubelet takes part.
+//! `ipwatch cluster scan` against a real API server: the pool of five IPs in R4, two of which a crashed node has
+//! leaked, and the commands that free exactly those two, run by a real kubectl. Neither Whereabouts nor kubelet runs.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -24,14 +24,14 @@ const RIGHTS: &str = include_str!("../../deploy/kubernetes/api/cluster-scan.yaml
 const OVERLAPPING: &str =
     "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/overlappingrangeipreservations";
 const NETWORKS: &str = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions";
-/// The name of the pool of this range.
+/// The name of the pool.
 const POOL: &str = "192.168.7.0-27";
 
 fn yaml(text: &str) -> Value {
     serde_norway::from_str(text).expect("an object")
 }
 
-/// Runs it, as whoever the kubeconfig says.
+/// Runs the scan with the rights of the kubeconfig.
 fn scan(config: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(daemon::binary());
     command.args(["cluster", "scan", "--settle", "1s", "--kubeconfig"]).arg(config).args(words);
@@ -44,7 +44,7 @@ fn document(config: &Path) -> Value {
     serde_json::from_slice(&out.stdout).expect("a document")
 }
 
-/// Makes the cluster of R4, after its node `crashed` is gone.
+/// Creates the cluster of R4, after its node `crashed` was deleted.
 fn crash(api: &Api) {
     for crd in CRDS {
         api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &yaml(crd));
@@ -70,7 +70,7 @@ fn crash(api: &Api) {
     for (n, name) in ["web-0", "web-1", "web-2"].iter().enumerate() {
         pod(api, name, &format!("node-{}", n % 2 + 1), n);
     }
-    // Those that the exhausted pool hurts: one on a node, one that no node was found for.
+    // The pods affected by the exhausted pool: one on a node, one that could not be scheduled.
     waiting(api, "victim-0", Some("node-1"));
     waiting(api, "victim-1", None);
     api.create(POOLS, &json!({
@@ -97,7 +97,7 @@ fn crash(api: &Api) {
     }
 }
 
-/// A pod as kubelet and Multus would have told of it.
+/// A pod as reported by kubelet and Multus.
 fn pod(api: &Api, name: &str, node: &str, n: usize) {
     let (own, second) = (format!("10.244.{n}.2"), format!("192.168.7.{}", 10 + 2 * n));
     let status = json!([
@@ -127,7 +127,7 @@ fn waiting(api: &Api, name: &str, node: Option<&str>) {
     );
 }
 
-/// A pod of ipwatch on a node, as the manifests call it.
+/// A pod of ipwatch on a node, with the labels of the manifests.
 fn agent_pod(api: &Api, node: &str) {
     let path = "/api/v1/namespaces/default/pods";
     let mut object = api.create(path, &json!({
@@ -140,14 +140,14 @@ fn agent_pod(api: &Api, node: &str) {
     told.unwrap_or_else(|error| panic!("the status of ipwatch-x: {error}"));
 }
 
-/// The IPs that findings of a code are about.
+/// The IPs of the findings with a code.
 fn ips(document: &Value, code: &str) -> Vec<String> {
     let findings = document["cluster"]["findings"].as_array().expect("findings").iter();
     let ours = findings.filter(|one| one["code"] == code);
     ours.map(|one| one["ip"].as_str().expect("an IP").to_owned()).collect()
 }
 
-/// Runs what a person would, who has kubectl in the PATH.
+/// Runs a command as a person does who has kubectl in the PATH.
 fn shell(lab: &Lab, command: &str) -> Output {
     let kubectl = helm::kubectl_dir();
     let path = format!("{}:{}:/usr/bin:/bin", lab.dir().display(), kubectl.display());
@@ -193,13 +193,13 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     crash(api);
     let agent = control.agent_config();
 
-    // What a node's agent may is not enough, and nothing is concluded from what it cannot see.
+    // The rights of a node's agent do not suffice, and nothing is concluded from lists that it may not read.
     let out = scan(&agent, &[]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(2), "{said}");
     assert!(said.contains("needs the right to list nodes"), "{said}");
 
-    // With the rights of our manifest, and no other.
+    // With exactly the rights of our manifest.
     api.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &yaml(RIGHTS));
     let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ipwatch-cluster-scan"});
     let account = json!({"kind": "ServiceAccount", "name": "ipwatch", "namespace": "ipwatch"});
@@ -217,7 +217,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     let told = document(&agent);
     let leaked = ips(&told, "ipam-reservation-leaked");
     assert_eq!(leaked, ["192.168.7.11", "192.168.7.13"], "{told:#}");
-    // A pod that waits may be the holder: what frees stands behind what asks its node.
+    // A waiting pod may be the holder: the command that frees comes after the one that asks its node.
     for (finding, id) in
         told["cluster"]["findings"].as_array().expect("findings").iter().zip(["dead-1", "dead-2"])
     {
@@ -229,17 +229,17 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
         assert!(what.starts_with("only if none of them knows it: "), "{what}");
     }
 
-    // One of the two is given to a living pod meanwhile: its command must not take it away.
+    // One of the two IPs is given to a living pod meanwhile: its command must not remove it.
     let admin = control.admin_config();
     let told = document(&admin);
-    // What looks, with the rights of whoever is to free them, shows what there is.
+    // With the rights of the person who frees them, the commands that look show the objects.
     for command in looks(&told).iter().filter(|command| !command.starts_with("crictl ")) {
         let out = shell(lab, command);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(said.is_empty(), "{command}: {said}");
     }
 
-    // No node here has a runtime: which words `crictl` gets is what a stand-in shows.
+    // No node here has a runtime: a stand-in shows the arguments of `crictl`.
     let node = remedy::Shell::new(lab);
     for command in looks(&told).iter().filter(|command| command.starts_with("crictl ")) {
         node.succeeds(command);
@@ -257,7 +257,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     assert_eq!(offsets(api), ["10", "11", "12", "13", "14"]);
     let all = ["10", "11", "12", "13", "14"].map(|at| format!("192.168.7.{at}"));
     assert_eq!(reservations(api), all, "the living pod's overlapping reservation stays");
-    // And one that is another object by then stays too.
+    // An object that was replaced meanwhile is kept as well.
     let (_, delete) = commands[1].split_once(" && ").expect("two commands");
     let refused = shell(lab, &delete.replace("\"uid\":\"", "\"uid\":\"0"));
     assert!(!refused.status.success(), "{refused:?}");
@@ -275,7 +275,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
         assert_eq!(reservations(api), ["192.168.7.10", "192.168.7.12", "192.168.7.14"]);
     };
     is_freed();
-    // Once more, there is nothing to free.
+    // Repeated, there is nothing to free.
     for command in &commands {
         let out = shell(lab, command);
         assert!(!out.status.success(), "{command}: {out:?}");
@@ -287,7 +287,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     let range = &told["cluster"]["ranges"][0];
     assert_eq!((&range["leaked"], &range["free"]), (&json!(0), &json!(2)), "{told:#}");
 
-    // As a plugin of kubectl: what finds a pod's node, and what is the program's own.
+    // As a plugin of kubectl: requests for a pod's node, and the program's own commands.
     symlink(daemon::binary(), lab.dir().join("kubectl-ipwatch")).expect("a name for the plugin");
     let plugin = |words: &str| {
         let out = shell(lab, &format!("kubectl ipwatch --kubeconfig {} {words}", admin.display()));
@@ -298,7 +298,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
     assert!(said.contains("no pod of ipwatch runs on node node-2"), "{said}");
     let (code, said) = plugin("absent");
     assert!(code == Some(2) && said.contains("NotFound"), "{code:?} {said}");
-    // kubectl's own failure, which ends with 1: nobody serves an exec on this node.
+    // kubectl's own failure, which exits with 1: there is no kubelet to serve the exec.
     agent_pod(api, "node-2");
     let (code, said) = plugin("web-1 -n default --ipwatch-namespace default");
     assert!(code == Some(2) && !said.contains("no pod of ipwatch"), "{code:?} {said}");

@@ -1,5 +1,5 @@
-//! The daemon in a container, under runc and by the manifest that is shipped: it sees what it sees on the node,
-//! and keeps nothing of the node's alive. Other areas run this way too: `IPWATCH_TEST_CONTAINER`.
+//! The daemon in a container, run by runc according to the shipped manifest: it sees what it sees on the node, and
+//! keeps nothing of the node alive. Other areas run this way too: `IPWATCH_TEST_CONTAINER`.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ fn it_answers_as_on_the_node(lab: &Lab) {
     }
 }
 
-/// R6's agent kept the mounts of dead containers: a copy of the node's mounts that did not follow it.
+/// The agent in R6 kept the mounts of dead containers, by a copy of the node's mounts that did not follow them.
 fn it_keeps_no_netns_alive(lab: &Lab) {
     let netns = with_address(lab);
     let daemon = start(lab);
@@ -89,7 +89,7 @@ fn what_is_not_the_nodes_is_refused(lab: &Lab) {
     assert!(said.contains("hostNetwork"), "{said}");
 }
 
-/// What it says when it does not start.
+/// The message with which the daemon refuses to start.
 fn refused(lab: &Lab, plan: &Plan) -> String {
     let mut daemon = Daemon::spawn_in(plan, lab, &Config::default(), &lab.subdir("state"));
     assert_eq!(daemon.ended(), Some(2), "{}", daemon.log());

@@ -1,5 +1,5 @@
-//! A process of a pod that was writing to NFS when the server went away, and was killed: it cannot end before the server
-//! answers, and its IP stays. What the finding says to do ends it.
+//! A pod's process that was writing to NFS when the server died, and was killed: it cannot end before the server
+//! answers, and its IP stays. The finding's remedy ends it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ const GRACE: u32 = 2;
 /// Seconds until a finding fires here.
 const SOON: u32 = 40;
 
-/// One with something that is not written yet: dash writes, and becomes what waits.
+/// A process with dirty pages: dash writes, and then executes a program that waits.
 fn writer(netns: &Netns, file: &Path) -> Child {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", netns.path().display())).args(["sh", "-c"]);
@@ -50,13 +50,13 @@ fn a_writer_of_a_dead_server_is_found_and_freed(lab: &Lab) {
     assert_eq!(shell.said()[..2], ["kubectl", "cordon"]);
     let command = change(&finding, "umount ");
     assert!(command.ends_with(nfs.dir().to_str().unwrap()), "{command}");
-    // The pid is another process's by now.
+    // The pid now belongs to another process.
     let (check, rest) = command.split_once(" && ").unwrap();
     let others = check.replacen("{18}", "{18}9", 1);
     assert_ne!(others, check);
     shell.refuses(&format!("{others} && {rest}"));
     assert!(hangs(), "its requests failed for another process");
-    // What is in use stays mounted, and `umount` says so: what counts is that the process does not wait any more.
+    // A file system in use stays mounted, and `umount` reports that: the process must no longer wait.
     let _ = shell.run(&command);
     until("it ends", 20, || writer.try_wait().expect("wait for it").is_some());
     assert!(nfs.is_dead(), "the server did not answer meanwhile");

@@ -1,4 +1,4 @@
-//! What `cargo xtask demo` shows, with the demo's own pods and configuration: its findings' commands do what they say.
+//! The demo's own pods and configuration: the commands in its findings do what they say.
 
 #[path = "../../xtask/src/demo/stage.rs"]
 mod stage;
@@ -15,11 +15,11 @@ use crate::remedies::Fusectl;
 use self::stage::{Pod, Stage};
 
 support::tests! {
-    // Of several connections that hang none is blamed: no other may be there.
+    // If several connections hang, none is blamed: no other may exist.
     the_commands_that_it_prints_do_what_they_say needs [Fuse] @ Alone,
 }
 
-/// Seconds until both looks have shown it.
+/// Seconds until both looks have seen it.
 const SOON: u32 = 40;
 
 fn firing(daemon: &Daemon, code: &str, pod: Pod) -> Value {
@@ -39,7 +39,7 @@ fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
     let leaked = firing(&daemon, "netns-leaked", Pod::LEAKED);
     let stuck = firing(&daemon, "ip-held-by-stuck-process", Pod::STUCK);
     let twice = firing(&daemon, "ip-duplicate", Pod::TWIN);
-    // Everything that the demo shows of its pods is of these three.
+    // The demo's output about its pods must be about these.
     let of_demo = |finding: &Value| {
         [Pod::HEALTHY, Pod::LEAKED, Pod::STUCK, Pod::FIRST]
             .iter()
@@ -49,7 +49,7 @@ fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
         let known = [&leaked, &stuck, &twice].iter().any(|one| one["id"] == finding["id"]);
         assert!(known, "{finding:#?}");
     }
-    // What it shows of one look, without the daemon, tells the same commands.
+    // A single look without the daemon gives the same commands.
     let known: BTreeSet<String> = [&leaked, &stuck, &twice].into_iter().flat_map(forms).collect();
     let config = lab.dir().join("ipwatch.toml");
     let looked = daemon.ask(&["scan", "-o", "json", "--config", config.to_str().expect("text")]);
@@ -58,7 +58,7 @@ fn the_commands_that_it_prints_do_what_they_say(lab: &Lab) {
     let looked: Vec<&Value> = looked.iter().filter(|finding| of_demo(finding)).collect();
     assert!(!looked.is_empty(), "one look shows what hangs");
     for finding in looked {
-        // Nothing of it waits for a daemon's word, which it cannot have.
+        // None of them asks a daemon.
         let commands: Vec<&Value> = finding["steps"]
             .as_array()
             .expect("steps")

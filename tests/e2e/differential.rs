@@ -1,9 +1,9 @@
-//! The map against the kernel: after each of many random batches of changes, what `query` says of the addresses of
-//! these netns is what a full dump says, once things have settled.
+//! Compares the map with the kernel: after each of many random batches of changes, `query` must report the same
+//! addresses of these netns as a full dump, when things have settled.
 //!
-//! The dumps are taken by `ip`, which shares no code with ipwatch. A difference that stays is a failure, which
-//! prints the seed and the batch: `IPWATCH_TEST_SEED` draws the same batches again. The two lanes of a batch run side
-//! by side, so that the same seed need not meet the same moment: run it several times.
+//! The dumps are made by `ip`, which shares no code with ipwatch. A difference that stays is a failure, which prints
+//! the seed and the batch: `IPWATCH_TEST_SEED` draws the same batches again. The two lanes of a batch run
+//! concurrently, so that the same seed may not reproduce the same race: run it several times.
 
 mod ops;
 
@@ -22,11 +22,11 @@ support::tests! {
     the_map_equals_full_dumps_after_random_changes @ Kernel Stock Rung,
 }
 
-/// How long it goes on; on the lower rungs of the attach ladder; with `--long`.
+/// Duration in seconds: usually; on the lower rungs of the attach ladder; with `--long`.
 const SECONDS: (u64, u64, u64) = (60, 20, 600);
-/// Netns at a time; where the machine is emulated.
+/// Number of netns at a time: usually; on an emulated machine.
 const NETNS: (usize, usize) = (20, 6);
-/// How long a difference may stay.
+/// How long a difference may last, in seconds.
 const SETTLES: u32 = 10;
 
 /// The addresses of each netns, by inode: index, name, IP, length and scope of each.
@@ -98,10 +98,10 @@ struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Adds one, or puts it in another's place, which has ended.
+    /// Adds a netns, or replaces one that has ended.
     fn add(&mut self, slot: Option<usize>) {
         let netns = Netns::new(self.lab, &format!("f{}", self.made));
-        // A pair with the node brings an nsid; the other half of them is found otherwise.
+        // A veth to the node brings an nsid; the other half of them is found differently.
         if self.made.is_multiple_of(2) {
             netns.veth_to_host();
         }
@@ -115,7 +115,7 @@ impl Field<'_> {
         }
     }
 
-    /// Does what a batch says. How many commands and settings that was.
+    /// Executes a batch. Returns the number of commands and settings.
     fn carry_out(&mut self, batch: &Batch) -> usize {
         let all = &self.all;
         let done = std::thread::scope(|scope| {
@@ -132,7 +132,7 @@ impl Field<'_> {
     }
 }
 
-/// Takes a step in a netns, if that is there still. What fails, fails.
+/// Executes a step in a netns, if that still exists. Failures are ignored.
 fn take(netns: &Netns, step: &Step) -> usize {
     sys::on_own_thread(|| {
         if sys::enter_netns(netns.path()).is_err() {
@@ -165,7 +165,7 @@ fn ip(lines: &str) {
     child.wait().expect("wait for ip");
 }
 
-/// What the map and the kernel do not agree on, for people; and how many addresses the kernel has.
+/// The differences between map and kernel, for people, and the kernel's number of addresses.
 fn differences(field: &Field<'_>, daemon: &Daemon) -> (String, usize) {
     let known = told_by_ipwatch(daemon);
     let (mut text, mut all) = (String::new(), 0);
@@ -221,7 +221,7 @@ fn told_by_ipwatch(daemon: &Daemon) -> Addresses {
         let (Some(ip), Some(len)) = (address["ip"].as_str(), address["prefix_len"].as_u64()) else {
             continue;
         };
-        // Its inode may be another's already.
+        // Another netns may already have its inode.
         if address["netns"]["state"] == "dying" {
             continue;
         }

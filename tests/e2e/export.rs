@@ -1,4 +1,4 @@
-//! All the way out: findings and what they concern, as spans and log records to a real collector.
+//! Findings and their links, as spans and log records to a real collector.
 
 use serde_json::{Value, json};
 use support::collector::Collector;
@@ -20,7 +20,7 @@ support::tests! {
 
 const STUCK: &str = "ip-held-by-stuck-process";
 
-/// A netns with an IP of the lab, and the process that hangs in it and holds it there.
+/// A netns with an IP of the lab, and the process that hangs in it.
 struct Stuck {
     netns: Netns,
     helper: Running,
@@ -66,7 +66,7 @@ fn a_finding_reaches_a_collector_over_http(lab: &Lab) {
     let daemon = Daemon::start(lab, &config);
     let id = Stuck::hang(lab, &mut hung).await_finding(&daemon);
     let _ = collector.await_span(STUCK, &[&id]);
-    // The collector prints one signal only; of the other it is known whether it was taken.
+    // The collector prints only one signal; for the other the counters show that it was accepted.
     let standing = daemon.source("otlp").expect("the collector is a source");
     assert_eq!(standing["status"], "active", "{standing}");
     let detail = standing["detail"].as_str().unwrap();
@@ -113,7 +113,7 @@ fn a_freed_ip_is_linked_to_its_tenure_and_to_its_call(lab: &Lab) {
     std::fs::remove_file(network.reservations().join(&ip)).unwrap();
     daemon.await_firing("ip-released-but-held", 20, |finding| finding["subject"]["ip"] == ip);
     let finding = collector.await_span("ipwatch.finding.firing ip-released-but-held", &[&ip]);
-    // Neither every tenure nor every run is exported here: these are, because the finding is about them.
+    // Neither every tenure nor every run is exported here: these are, because the finding links to them.
     for (other, part) in [("ipwatch.tenure", &*ip), ("cni ADD bridge", &*container.id)] {
         let other = collector.await_span(other, &[part]);
         assert!(finding.leads_to(&other), "{finding:?}\nleads not to\n{other:?}");
@@ -131,17 +131,17 @@ fn a_teardown_and_a_tenure_are_spans(lab: &Lab) {
     daemon.await_ip(&ip, inode);
     let _ = collector.await_span("ipwatch.tenure", &[&ip, "assigned"]);
     drop(netns);
-    // Where a probe tells of addresses, it goes before its netns.
+    // If a probe reports addresses, the address is removed before its netns.
     let how = if probes(&daemon, "ipv4-address") { "address-deleted" } else { "netns-gone" };
     let _ = collector.await_span("ipwatch.tenure", &[&ip, "released", how]);
-    // Where no probe sees the end, it is not told.
+    // If no probe sees the end, it is not reported.
     if probes(&daemon, "netns-teardown-end") {
         let inode = inode.to_string();
         let _ = collector.await_span("ipwatch.netns.teardown", &[&inode, "finished"]);
     }
 }
 
-/// Whether a probe tells of this event.
+/// Whether a probe reports this event.
 fn probes(daemon: &Daemon, event: &str) -> bool {
     let all = daemon.list("probes", &["doctor"]);
     all.iter().any(|probe| probe["event"] == event && probe["rung"] != "netlink")
@@ -162,10 +162,10 @@ fn what_cannot_work_ends_the_start_with_one_line(lab: &Lab) {
     }
 }
 
-/// A collector that is not there costs its spans, which are counted, and nothing else.
+/// Without a collector only its spans are lost, and counted.
 fn without_a_collector_nothing_else_suffers(lab: &Lab) {
     let mut hung = Hung::mount(lab);
-    // A port of the discard service: nothing listens there.
+    // The port of the discard service: nothing listens there.
     let daemon = Daemon::start(lab, &Config::default().grace(1).otlp("http://127.0.0.1:9"));
     let _ = Stuck::hang(lab, &mut hung).await_finding(&daemon);
     assert!(daemon.stop().success(), "and it stops in time");

@@ -1,6 +1,5 @@
-//! Runs of CNI plugins that nobody on the node's behalf has made: by a local user, by the root of a user namespace of
-//! their own, and by a plugin that others can change. Plugins are programs that anybody may start, in an environment
-//! that is theirs to choose.
+//! Runs of CNI plugins that do not come from the node's runtime: by a local user, by root of another user namespace,
+//! and of a plugin that others can modify. Plugins are programs that anybody may start, with any environment.
 
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
@@ -22,10 +21,10 @@ support::tests! {
 
 const NOBODY: u32 = 65534;
 
-/// What was pasted by root in the end.
+/// The text that root pasted in the end.
 const HOSTILE: &str = "aaaaaaaaaaaé;id>/dev/null;#";
 
-/// A plugin that is a script, where anybody can run it.
+/// A plugin that is a script, executable by anybody.
 fn plugin(lab: &Lab, body: &str) -> PathBuf {
     let path = network::bin_dir(lab).join("plugin");
     std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
@@ -40,7 +39,7 @@ fn watching(lab: &Lab) -> Daemon {
     Daemon::start(lab, &config)
 }
 
-/// A DEL for a container, by this command.
+/// A DEL for a container by this command.
 fn del(mut command: Command, id: &str) -> Child {
     command.env_clear().env("CNI_COMMAND", "DEL").env("CNI_CONTAINERID", id);
     command.env("CNI_NETNS", "/run/netns/none").env("CNI_IFNAME", "eth0");
@@ -48,21 +47,21 @@ fn del(mut command: Command, id: &str) -> Child {
     command.spawn().expect("start the plugin")
 }
 
-/// The same by a user without any right.
+/// The same by an unprivileged user.
 fn by_nobody(plugin: &Path) -> Command {
     let mut command = Command::new(plugin);
     command.uid(NOBODY).gid(NOBODY);
     command
 }
 
-/// The same by the root of a user namespace of their own.
+/// The same by root of another user namespace.
 fn by_other_root(plugin: &Path) -> Command {
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--user", "--map-root-user", "--"]).arg(plugin);
     command
 }
 
-/// How often `doctor` says that this was refused of what the probes tell.
+/// How often `doctor` reports that this name was refused from the probes.
 fn refused(daemon: &Daemon, name: &str) -> u64 {
     let document = daemon.document(&["doctor"]).expect("doctor answers");
     let all = document["refused"].as_array().cloned().unwrap_or_default();
@@ -73,7 +72,7 @@ fn refused(daemon: &Daemon, name: &str) -> u64 {
 fn a_strangers_words_reach_no_finding(lab: &Lab) {
     let plugin = plugin(lab, "exit 7");
     let daemon = watching(lab);
-    // A DEL that fails for a minute is a finding.
+    // A DEL that fails for a minute would be a finding.
     let until = Instant::now() + Duration::from_secs(75);
     let mut calls = 0;
     while Instant::now() < until {
@@ -88,12 +87,12 @@ fn a_strangers_words_reach_no_finding(lab: &Lab) {
     assert!(refused(&daemon, "plugin-run") >= calls, "doctor counts them");
     let text = daemon.ask(&["doctor"]).stdout;
     assert!(String::from_utf8_lossy(&text).contains("plugin-run"), "and shows them");
-    // The same id by root: it is none.
+    // The same id by root: it is invalid.
     del(Command::new(&plugin), HOSTILE).wait().unwrap();
     support::poll::until("it is counted", 10, || refused(&daemon, "container-id") == 1);
 }
 
-/// A pod whose reservation goes while it lives, and a DEL for it, which is no DEL.
+/// A pod whose reservation is removed while it lives, and a forged DEL for it.
 fn goes_on(lab: &Lab, by: fn(&Path) -> Command) {
     let node = Netns::new(lab, "node");
     let subnet = format!("{}/29", lab.ip(0));
@@ -136,14 +135,14 @@ fn a_plugin_that_others_can_change_is_not_believed(lab: &Lab) {
     chown(&script, Some(NOBODY), None).unwrap();
     run();
     until("a script", 10, || refused(&daemon, "plugin-file") == 1);
-    // A program: what runs is the file itself.
+    // A program: the executed file is the plugin itself.
     chown(&script, Some(0), None).unwrap();
     let copied = network::bin_dir(lab).join("copied");
     std::fs::copy("/usr/bin/true", &copied).unwrap();
     std::fs::set_permissions(&copied, std::fs::Permissions::from_mode(0o775)).unwrap();
     assert!(del(Command::new(&copied), "c1").wait().unwrap().success());
     until("a program", 10, || refused(&daemon, "plugin-file") == 2);
-    // A directory on the way.
+    // A directory in its path.
     std::fs::set_permissions(&copied, std::fs::Permissions::from_mode(0o755)).unwrap();
     chown(lab.dir(), Some(NOBODY), None).unwrap();
     assert!(del(Command::new(&copied), "c1").wait().unwrap().success());

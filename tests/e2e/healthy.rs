@@ -1,9 +1,9 @@
-//! The healthy run: pods come and go in real containerds in every ordinary way there is, on bridges, ptp
-//! and macvlan, beside plugins that are called as fast as a busy node calls them, with the default
-//! graces, and not one finding may be raised, `pending` included.
+//! The healthy run: pods start and end in real containerds in every ordinary way, on bridges, ptp and macvlan, beside
+//! plugins that are called as fast as on a busy node, with the default graces. Not a single finding may be raised,
+//! not even as `pending`.
 //!
-//! The usual run makes [`CYCLES`] of them, or what a minute is enough for; `IPWATCH_TEST_CYCLES` (`cargo xtask
-//! test --only healthy --cycles 10000`) as many as it says.
+//! The usual run makes [`CYCLES`] cycles, or as many as fit into a minute; `IPWATCH_TEST_CYCLES` (`cargo xtask test
+//! --only healthy --cycles 10000`) sets their number.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,17 +22,17 @@ support::tests! {
     pods_come_and_go_and_nothing_is_flagged needs [Containerd, Fuse] @ Alone,
 }
 
-/// Of the usual run, if there is time for as many.
+/// Number of cycles of the usual run, if there is time.
 const CYCLES: usize = 60;
 const TIME: Duration = Duration::from_secs(50);
-/// Of any run: each kind twice.
+/// Minimum of any run: each kind twice.
 const LEAST: usize = 26;
-/// The default grace of a dead sandbox, a poll of the runtime and a second look: what the last cycles
-/// left behind would show by then.
+/// The default grace of a dead sandbox, a poll of the runtime and a second look: by then what the last cycles left
+/// behind would be found.
 const AFTERWARDS: Duration = Duration::from_secs(38);
-/// Between two CNI calls beside the pods: 50 a second, where the machine is fast enough.
+/// Pause between two CNI calls beside the pods: 50 a second, if the machine is fast enough.
 const PACE: Duration = Duration::from_millis(20);
-/// Who make them: a bridge's ADD waits more than it works.
+/// Number of concurrent callers: a bridge's ADD mostly waits.
 const CALLERS: u8 = 4;
 /// Pods that live on meanwhile.
 const STEADY: usize = 4;
@@ -42,7 +42,7 @@ const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
 struct Node<'a> {
     lab: &'a Lab,
     containerd: Containerd<'a>,
-    /// On a node of its own, whose pods are on ptp and macvlan.
+    /// A containerd on its own node, whose pods use ptp and macvlan.
     far: Containerd<'a>,
     steady: Vec<Pod>,
     serial: usize,
@@ -61,7 +61,7 @@ impl<'a> Node<'a> {
         node
     }
 
-    /// One cycle, of each kind in its turn.
+    /// One cycle; the kinds take turns.
     fn cycle(&mut self, n: usize) {
         match n % 13 {
             0 | 4 => self.plain(),
@@ -84,7 +84,7 @@ impl<'a> Node<'a> {
         self.containerd.run(&format!("{name}-{}", self.serial), self.lab.dir(), &SLEEP)
     }
 
-    /// Made, deleted.
+    /// Created and deleted.
     fn plain(&mut self) {
         let pod = self.pod("batch");
         self.containerd.stop(&pod);
@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
         self.far.stop(&pod);
     }
 
-    /// macvlan frees the IP and then takes its device away. Then comes the second DEL of the old one.
+    /// macvlan frees the IP and removes its device after that. Then comes the second DEL of the old sandbox.
     fn remade_on_macvlan(&self) {
         let make = || self.far.pod("mac-0").handler(MACVLAN).sandbox();
         let old = make();
@@ -110,7 +110,7 @@ impl<'a> Node<'a> {
         self.containerd.stop(&pod);
     }
 
-    /// A Deployment is rolled: the new one first, then the oldest goes.
+    /// A Deployment is rolled: a new pod is started first, then the oldest ends.
     fn rolled(&mut self) {
         let pod = self.pod("web");
         self.steady.push(pod);
@@ -118,8 +118,8 @@ impl<'a> Node<'a> {
         self.containerd.stop(&oldest);
     }
 
-    /// A StatefulSet's pod is made anew under its name; its predecessor is stopped once more while it
-    /// runs, and removed later.
+    /// A StatefulSet's pod is recreated under its name; its predecessor is stopped again while it runs, and removed
+    /// later.
     fn stateful(&mut self) {
         let old = self.containerd.run("db-0", self.lab.dir(), &SLEEP);
         self.containerd.halt(&old);
@@ -129,7 +129,7 @@ impl<'a> Node<'a> {
         self.containerd.stop(&new);
     }
 
-    /// A Job's pod: its container exits, its sandbox is stopped and lies there for a while.
+    /// A Job's pod: its container exits, its sandbox is stopped and stays for a while.
     fn ends_by_itself(&mut self) {
         let pod = self.containerd.run("job-0", self.lab.dir(), &["/bin/sleep", "0.3"]);
         until("the job ends", 10, || {
@@ -139,7 +139,7 @@ impl<'a> Node<'a> {
         self.containerd.stop(&pod);
     }
 
-    /// ADD is slow, and then pause.
+    /// First ADD is slow, then the start of pause.
     fn slow(&mut self) {
         for what in [Slow::Add, Slow::Create] {
             self.containerd.slow_down(what, Duration::from_millis(1500));
@@ -154,7 +154,7 @@ impl<'a> Node<'a> {
         self.containerd.stop(&pod);
     }
 
-    /// kubelet restarts a pod's sandbox: the same pod, its next attempt.
+    /// kubelet recreates a pod's sandbox: the same pod with its next attempt.
     fn new_attempt(&mut self) {
         let first = self.containerd.pod("again-0").sandbox();
         self.containerd.halt(&first);
@@ -163,7 +163,7 @@ impl<'a> Node<'a> {
         self.containerd.stop(&second);
     }
 
-    /// containerd is upgraded: it goes and comes back, and its shims live on.
+    /// containerd is upgraded: it is restarted, and its shims live on.
     fn runtime_restarts(&mut self) {
         self.containerd.crash();
         std::thread::sleep(Duration::from_millis(500));
@@ -174,14 +174,14 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Calls plugins as a busy node does, for containers of its own, until it is stopped.
+/// Calls plugins as on a busy node, for containers without a runtime, until stopped.
 struct Calls<'a> {
     stop: &'a AtomicBool,
     made: &'a AtomicUsize,
 }
 
 impl<'a> Calls<'a> {
-    /// Several at a time, each in its turn.
+    /// Several callers at the same time.
     fn begin<'scope>(&self, scope: &'scope Scope<'scope, '_>, lab: &'scope Lab, node: &'scope Netns)
     where
         'a: 'scope,
@@ -218,7 +218,7 @@ fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
     let node = Netns::new(lab, "calls");
     let (stop, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        // However it ends, the calls end.
+        // The calls end even if the run fails.
         let _stops = Stops(&stop);
         run(
             lab,
@@ -230,7 +230,7 @@ fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
     });
 }
 
-/// Sets it when dropped.
+/// Sets the flag when dropped.
 pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -281,7 +281,7 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
     );
 }
 
-/// Nothing was told, `pending` included. What was is counted as false alarms.
+/// Checks that nothing was reported, not even as `pending`; a report counts as a false alarm.
 #[track_caller]
 fn quiet(lab: &Lab, daemon: &Daemon, follower: &Follower, (cycles, made): (usize, &AtomicUsize)) {
     let mut changes = follower.changes_seen();
@@ -296,7 +296,7 @@ fn quiet(lab: &Lab, daemon: &Daemon, follower: &Follower, (cycles, made): (usize
     panic!("after {cycles} cycles: {logged:?} {changes:#?}");
 }
 
-/// About somebody else on this machine, who may run tests too: another IP, or files of another lab.
+/// Whether a change is about others on this machine, who may run tests too: another IP, or files of another lab.
 fn is_elsewhere(lab: &Lab, change: &Value) -> bool {
     let subject = &change["finding"]["subject"];
     let elsewhere =
@@ -304,7 +304,7 @@ fn is_elsewhere(lab: &Lab, change: &Value) -> bool {
     elsewhere && !never::is_about(lab, change)
 }
 
-/// Nothing of a pod that went is left in the map, and no living one is missing.
+/// Checks that the map has all living pods and none of those that ended.
 fn knows_the_living_alone(lab: &Lab, daemon: &Daemon, living: &[&PodSandbox]) {
     let known = daemon.list("addresses", &["query", "pod"]);
     for pod in living {

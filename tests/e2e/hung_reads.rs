@@ -1,7 +1,7 @@
-//! A read that hangs in the kernel concerns what it hangs at, and nothing else: what else is wrong is found as soon as
-//! without it, `doctor` names it, and when it answers again all is as before.
+//! A read that hangs in the kernel affects only what it reads: everything else is found as quickly as without it,
+//! `doctor` names it, and when it returns, all is as before.
 //!
-//! The daemon itself hangs here: for a machine that nobody else is on.
+//! The daemon itself hangs here: only for a machine that nobody else uses.
 
 use std::fs;
 use std::path::Path;
@@ -30,9 +30,9 @@ support::tests! {
 }
 
 const GRACE: u32 = 2;
-/// A finding of which nothing keeps it.
+/// Time until a finding that nothing delays fires, in seconds.
 const SOON: u32 = GRACE + 10;
-/// From the release on.
+/// Time from the release to the recovery, in seconds.
 const RECOVERY: u32 = 10;
 const CODE: &str = "ip-held-by-stuck-process";
 
@@ -47,16 +47,16 @@ fn with_address(lab: &Lab, hint: &str, host: u8) -> Netns {
     netns
 }
 
-/// In what a process hangs on its way to another program.
+/// Where a process hangs in execve.
 #[derive(Debug, Clone, Copy)]
 enum Exec {
-    /// In closing a file: with `exec_update_lock`, or on newer kernels before it takes that.
+    /// In closing a file: with `exec_update_lock`, or on newer kernels before it takes the lock.
     Closing,
-    /// In giving its old memory up, into which a file is still being written: with the lock, on every kernel.
+    /// In releasing its old memory while a file is being written from it: with the lock, on every kernel.
     Syncing,
 }
 
-/// So many that are killed while they hang there.
+/// Starts `count` processes that are killed while they hang there.
 fn hang_in_execve(how: Exec, count: usize, netns: &Netns, hung: &Hung) -> Vec<Running> {
     let what = match how {
         Exec::Closing => "close",
@@ -66,14 +66,14 @@ fn hang_in_execve(how: Exec, count: usize, netns: &Netns, hung: &Hung) -> Vec<Ru
     let start = |_| Helper::new(Role::Execer).inside(netns).arg(what).arg(&file).start();
     let mut helpers: Vec<Running> = (0..count).map(start).collect();
     helpers.iter_mut().for_each(|helper| helper.tell("exec"));
-    // Nothing of them may be read to see that they hang.
+    // They must not be read to see whether they hang.
     std::thread::sleep(Duration::from_millis(500) * patience());
     helpers.iter().for_each(|helper| helper.signal(libc::SIGKILL));
     helpers
 }
 
-/// Those of a process's files whose readers wait, by readers that the test can end: they wait for the lock as ones that
-/// may be killed (`down_read_killable`).
+/// Returns those files of a process whose readers wait for the lock. The test can end the readers, because they wait
+/// killably (`down_read_killable`).
 fn hanging(pid: u32, files: &[&'static str]) -> Vec<&'static str> {
     let start = |file: &&'static str| {
         let program = if file.starts_with("ns/") { "readlink" } else { "cat" };
@@ -94,7 +94,7 @@ fn hanging(pid: u32, files: &[&'static str]) -> Vec<&'static str> {
     readers.into_iter().map(end).collect()
 }
 
-/// An ordinary one, found as ever.
+/// Checks that another stuck process is found as usual.
 fn another_is_found(lab: &Lab, daemon: &Daemon, host: u8) {
     let mut hung = Hung::mount_at(lab, &format!("other-{host}"));
     let netns = with_address(lab, "other", host);
@@ -123,8 +123,8 @@ fn await_detail(daemon: &Daemon, source: &str, parts: &[&str]) {
     assert_eq!(status, "degraded", "{told}");
 }
 
-/// Where it closes the file with `exec_update_lock` (5.10), its readers wait; where before that, it is looked at as any
-/// other.
+/// If the kernel closes the file with `exec_update_lock` held (5.10), readers of the process wait; otherwise it is
+/// looked at like any other.
 fn a_process_that_hangs_in_execve(lab: &Lab) {
     one_hangs(lab, Exec::Closing, |pid| {
         let hangs = !hanging(pid, &["stack"]).is_empty();
@@ -133,7 +133,7 @@ fn a_process_that_hangs_in_execve(lab: &Lab) {
     });
 }
 
-/// The process has the lock on every kernel. How much of it waits for that, differs.
+/// The process holds the lock on every kernel. Which of its files wait for the lock differs.
 fn a_process_in_execve_whose_readers_wait(lab: &Lab) {
     one_hangs(lab, Exec::Syncing, |pid| {
         let hang = hanging(pid, &["stack", "stat", "wchan", "ns/net", "mountinfo", "status"]);
@@ -171,7 +171,7 @@ fn one_hangs(lab: &Lab, how: Exec, hangs: impl Fn(u32) -> bool) {
     until("all is read again", RECOVERY, || !detail(&daemon, "procfs").1.contains("not answer"));
 }
 
-/// More than may be left behind: those beyond the first are passed over, and told of all the same.
+/// More processes than threads may be left behind: those beyond the first are skipped, but still found.
 fn many_processes_that_hang_in_execve(lab: &Lab) {
     let daemon;
     let mut hung = Hung::mount(lab);
@@ -192,7 +192,7 @@ fn many_processes_that_hang_in_execve(lab: &Lab) {
     until("all is read again", RECOVERY, || !detail(&daemon, "procfs").1.contains("not answer"));
 }
 
-/// Of one network's reservations nothing is known, of the other's everything.
+/// The reservations of one network are unknown, those of the other are known.
 fn a_store_below_a_hung_mount(lab: &Lab) {
     let stores = lab.subdir("networks");
     let reserve = |network: &str, ip: &str, id: &str| {
@@ -201,7 +201,7 @@ fn a_store_below_a_hung_mount(lab: &Lab) {
         fs::write(dir.join(ip), format!("{id}\r\neth0")).unwrap();
     };
     reserve("alpha", "10.200.1.5", "aaaa");
-    // Ends last: while one of its threads hangs, it cannot.
+    // Dropped last: it cannot end while one of its threads hangs.
     let daemon;
     let mut hung = Hung::mount_silent(&stores.join("hung"));
     let mut cache = Hung::mount_silent(&lab.subdir("cni"));
@@ -231,8 +231,8 @@ fn a_store_below_a_hung_mount(lab: &Lab) {
     until("and active", RECOVERY, || detail(&daemon, "host-local").0 == "active");
 }
 
-/// Network configurations, plugins and a runtime's log, each on a server of its own that answers nobody. It starts all
-/// the same.
+/// Network configurations, plugins and a runtime's log, each on a file system that does not answer. The daemon starts
+/// anyway.
 fn directories_of_cni_below_hung_mounts(lab: &Lab) {
     let daemon;
     let names = ["conf", "bin", "log"];
@@ -245,7 +245,7 @@ fn directories_of_cni_below_hung_mounts(lab: &Lab) {
     another_is_found(lab, &daemon, 8);
     await_detail(&daemon, "host-local", &[conf.to_str().unwrap(), "has not answered for"]);
     await_detail(&daemon, "probes", &[bin.to_str().unwrap(), "has not answered for"]);
-    // Why a plugin failed is looked for in the log.
+    // The reason of a plugin's failure is looked up in the log.
     let pod = node.pod("failing");
     let mut failing = node.call("loopback", "ADD", "failing-plugin", &pod);
     failing.plugin = node.script(&scripts, "failing", "exit 1");
@@ -258,8 +258,8 @@ fn directories_of_cni_below_hung_mounts(lab: &Lab) {
     }
 }
 
-/// The way to a netns leads through a directory that its server no longer answers for. It is walked without asking the
-/// server: nothing hangs, and of that netns everything is known.
+/// The path of a netns leads through a directory of a file system that no longer answers. It is resolved without
+/// asking the server: nothing hangs, and that netns is completely known.
 fn a_netns_mounted_below_a_hung_mount(lab: &Lab) {
     let daemon;
     let mut hung = Hung::mount(lab);
@@ -271,7 +271,7 @@ fn a_netns_mounted_below_a_hung_mount(lab: &Lab) {
     daemon = Daemon::start(lab, &config(lab));
     another_is_found(lab, &daemon, 8);
     let path = point.to_str().unwrap();
-    // Of the node's mount namespace: another test's daemon may have a copy of it in its own.
+    // In the node's mount namespace: another test's daemon may have a copy of the mount in its own.
     let is_it = |holder: &Value| holder["mount_path"] == path && holder["mount_ns_pid"] == 1;
     daemon.await_holder(lab.ip(7), netns.inode, "the mount", is_it);
     for source in ["netlink", "procfs"] {
@@ -286,17 +286,17 @@ fn a_netns_mounted_below_a_hung_mount(lab: &Lab) {
     });
 }
 
-/// The lock is the node's: nothing can be asked of netlink meanwhile, and nothing changes. What processes do is seen all
-/// the same.
+/// The lock is global: meanwhile nothing can be asked by netlink, and nothing changes. What processes do is still
+/// seen.
 fn rtnl_that_is_held(lab: &Lab) {
-    // Ends last: while one of its threads waits for the lock, it cannot.
+    // Dropped last: it cannot end while one of its threads waits for the lock.
     let daemon;
     let mut hung = Hung::mount(lab);
     let known = with_address(lab, "known", 7);
     let mut stuck = stuck::start(How::Kill, &known, &mut hung);
     daemon = Daemon::start(lab, &config(lab));
     daemon.await_holder(lab.ip(7), known.inode, "the helper", |h| h["pid"] == stuck.pid());
-    // It hears of another netns once nobody can be asked about it.
+    // It learns of another netns when netlink cannot be asked about it.
     sys::kill(daemon.pid(), libc::SIGSTOP).expect("stop the daemon");
     let late = with_address(lab, "late", 8);
     let held = rtnl::Held::take();
@@ -324,15 +324,15 @@ fn rtnl_that_is_held(lab: &Lab) {
     assert!(daemon.stop().success());
 }
 
-/// The way to a runtime leads through a directory that its server no longer answers for, and so does the way to the
-/// kubelet and to the collector.
+/// The path of a runtime's socket leads through a directory of a file system that no longer answers, and so do those
+/// of the kubelet and the collector.
 fn a_runtime_below_a_hung_mount(lab: &Lab) {
-    // Ends last: while one of its threads hangs, it cannot.
+    // Dropped last: it cannot end while one of its threads hangs.
     let daemon;
     let dir = lab.subdir("runtime");
     let socket = dir.join("containerd.sock");
     let runtime = FakeCri::start_at(lab, &socket);
-    // Over the directory that has the socket: when the server's end is known, the socket is there again.
+    // Mounted over the directory with the socket: when the server ends, the socket is visible again.
     let mut hung = Hung::mount_silent(&dir);
     let kubelet = dir.join("pods-api.sock");
     let text = format!("[kubernetes]\nkubelet_socket = {kubelet:?}");
@@ -346,14 +346,15 @@ fn a_runtime_below_a_hung_mount(lab: &Lab) {
     assert_eq!(status, "down", "{told}");
     assert!(told.contains(socket.to_str().unwrap()), "{told}");
     hung.release();
-    // The mock has no events: it is polled, and says so.
+    // The fake has no events: it is polled, and its detail shows that.
     until("the runtime is asked", RECOVERY, || detail(&daemon, "containerd").1.contains("mock"));
     until("and nothing hangs", RECOVERY, || detail(&daemon, "runtimes").0 == "active");
     assert!(daemon.stop().success());
     drop(runtime);
 }
 
-/// It says its name, and takes ten seconds for everything else. A `scan` gives the others' findings without it.
+/// The runtime reports its name, and takes ten seconds for everything else. A `scan` reports the others' findings
+/// without it.
 fn a_runtime_that_is_slow(lab: &Lab) {
     let netns = with_address(lab, "idle", 7);
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
@@ -382,13 +383,13 @@ fn a_runtime_that_is_slow(lab: &Lab) {
     };
     runtime.has_pod(&pod, "READY");
     let usual = scan("answers");
-    // Of each it is asked what it knows.
+    // Details are requested for each of them.
     let dead = |n| format!("sandbox {n:064x} NOTREADY shop api-{n} uid-{n} 0\n");
     let many: String = (0..40).map(dead).collect();
     for slow in ["slow 10 List", "slow 1000 List", "slow 10 PodSandboxStatus"] {
         runtime.has(&format!("{slow}\n{}{many}", FakeCri::lines(&pod, "NOTREADY")));
         let took = scan(slow);
-        // Without a limit of its own it takes more than six.
+        // Without a time limit it would take more than six seconds.
         assert!(took < usual + Duration::from_secs(5) * patience(), "{slow}: {took:?}, {usual:?}");
     }
     hung.release();

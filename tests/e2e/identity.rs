@@ -1,4 +1,4 @@
-//! Numbers that the kernel hands out again never mix two netns up, and neither do two boots.
+//! Reused identifiers of the kernel must not mix up two netns, nor must two boots be mixed up.
 
 use serde_json::Value;
 use support::fuse::Hung;
@@ -21,8 +21,8 @@ fn reuse_mixes_nothing_up_without_cookies(lab: &Lab) {
     reuse(lab, &Config::default().provisional(), |_| None);
 }
 
-/// Creates and deletes 500 netns in a row (fewer where the CPU is emulated). Each has an address that
-/// none before it had, so that an answer that mixes two of them shows. `cookie` is what is to be told.
+/// Creates and deletes 500 netns in a row (fewer on an emulated CPU). Each has an address that no earlier one had, so
+/// that a mix-up is visible. `cookie` is the expected cookie.
 fn reuse(lab: &Lab, config: &Config, cookie: fn(&Netns) -> Option<u64>) {
     let daemon = Daemon::start(lab, config);
     let [.., x, _] = std::process::id().to_be_bytes();
@@ -52,7 +52,7 @@ fn reuse(lab: &Lab, config: &Config, cookie: fn(&Netns) -> Option<u64>) {
     });
 }
 
-/// What is known of the netns is its one address and nothing of its predecessors. Returns its nsid.
+/// Checks that only this address is known of the netns, and nothing of its predecessors. Returns its nsid.
 fn has_only(daemon: &Daemon, netns: &Netns, ip: &str, cookie: Option<u64>) -> i64 {
     daemon.await_ip(ip, netns.inode);
     let mut seen = Vec::new();
@@ -69,7 +69,7 @@ fn has_only(daemon: &Daemon, netns: &Netns, ip: &str, cookie: Option<u64>) -> i6
     })
 }
 
-/// Nothing tells that a netns has ended which a process alone held. The next to have its inode is mounted.
+/// The end of a netns that only a process held is not reported. The next netns with its inode is mounted.
 fn without_btf_the_inode_of_a_process_that_ended_is_anothers(lab: &Lab) {
     let state = lab.subdir("state");
     let mut daemon =
@@ -84,7 +84,7 @@ fn without_btf_the_inode_of_a_process_that_ended_is_anothers(lab: &Lab) {
             !daemon.list("addresses", &["query", "netns", &inode.to_string()]).is_empty()
         });
         first.end();
-        // The kernel frees an inode when it has taken the netns down, and hands out the lowest.
+        // The kernel frees an inode when it has destroyed the netns, and assigns the lowest free one.
         let mut others: Vec<Netns> = Vec::new();
         while others.len() < 10 && others.last().is_none_or(|netns| netns.inode != inode) {
             std::thread::sleep(std::time::Duration::from_millis(50) * patience());
@@ -101,7 +101,7 @@ fn without_btf_the_inode_of_a_process_that_ended_is_anothers(lab: &Lab) {
     }
 }
 
-/// The daemon is shown another boot id; the process that hangs is the same.
+/// The daemon sees another boot id; the process that hangs is the same.
 fn an_earlier_boot_never_merges_with_this_one(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let netns = Netns::new(lab, "boot");

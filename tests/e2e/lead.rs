@@ -1,11 +1,11 @@
-//! How early the warning comes: each failure of the field is made with real parts, its time is taken by
-//! other eyes than the product's, and the warnings about that very IP or range must have come before it.
-//! Each is a row of the table of leads; see [`support::lead`].
+//! The lead time of warnings: each field failure is caused with real parts, its time is taken independently of the
+//! product, and the warnings about that IP or range must have come before it. Each adds a row to the table of leads;
+//! see [`support::lead`].
 //!
 //! - [`exhaustion`]: leaks fill a range until ADD fails.
-//! - [`duplicate`]: an IP is freed while it is held, and the next pod is given it.
+//! - [`duplicate`]: an IP is freed while it is held, and the next pod gets it.
 //! - [`ipvlan`]: the same where the kernel refuses the second one, in the VMs.
-//! - [`outlets`]: how soon the warning is at the collector, in a scrape and in the journal.
+//! - [`outlets`]: how soon the warning reaches the collector, a scrape and the journal.
 
 pub(crate) mod duplicate;
 pub(crate) mod exhaustion;
@@ -21,10 +21,10 @@ use serde_json::Value;
 use support::pod::{CNI_CACHE, Containerd, PodSandbox};
 use support::{Config, Daemon, Lab, Netns, patience};
 
-/// Seconds of grace in these tests.
+/// Grace in these tests, in seconds.
 const GRACE: u32 = 2;
-/// Seconds until what is wrong must be told of: its grace, two answers of a runtime that is asked every
-/// five seconds, and a reconnection to one that was restarted.
+/// Seconds until a finding must be reported: its grace, two answers of a runtime that is asked every five seconds,
+/// and a reconnection to one that was restarted.
 pub(crate) const SOON: u32 = 90;
 
 fn config() -> Config {
@@ -35,24 +35,24 @@ fn config() -> Config {
         .cache_dir(Path::new(CNI_CACHE))
 }
 
-/// Eight addresses of the lab's, of which five are for pods: one is the gateway's.
+/// Eight addresses of the lab, of which five are for pods and one for the gateway.
 pub(crate) fn small(lab: &Lab) -> String {
     format!("{}/29", lab.ip(0))
 }
 
-/// Of a daemon that knows this containerd and its networks.
+/// The configuration of a daemon that uses this containerd and its networks.
 pub(crate) fn config_for(containerd: &Containerd<'_>) -> Config {
     config().cri(containerd.socket()).networks(&containerd.conf_dirs(), &containerd.bin_dir())
 }
 
-/// A daemon that knows this containerd and its networks.
+/// A daemon that uses this containerd and its networks.
 pub(crate) fn watching(lab: &Lab, containerd: &Containerd<'_>) -> Daemon {
     let daemon = Daemon::start(lab, &config_for(containerd));
     daemon.await_source("containerd");
     daemon
 }
 
-/// Waits until the daemon knows these pods by their runtime's word.
+/// Waits until the daemon knows these pods as Ready in their runtime.
 #[track_caller]
 pub(crate) fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
     for pod in pods {
@@ -63,12 +63,12 @@ pub(crate) fn await_ready(daemon: &Daemon, pods: &[PodSandbox]) {
     }
 }
 
-/// The finding is about this IP, alone or among others.
+/// Whether the finding is about this IP, alone or among others.
 pub(crate) fn is_about(ip: &str) -> impl Fn(&Value) -> bool {
     move |finding| ips(finding).any(|known| known == ip)
 }
 
-/// The IPs that a finding is about.
+/// The IPs of a finding.
 pub(crate) fn ips(finding: &Value) -> impl Iterator<Item = &str> {
     let subject = &finding["subject"];
     let of_several = subject["reservations"].as_array().into_iter().flatten();
@@ -76,18 +76,18 @@ pub(crate) fn ips(finding: &Value) -> impl Iterator<Item = &str> {
     all.filter_map(|one| one["ip"].as_str())
 }
 
-/// The finding is about this network.
+/// Whether the finding is about this network.
 pub(crate) fn is_of(network: &str) -> impl Fn(&Value) -> bool {
     move |finding| finding["subject"]["network"] == network
 }
 
-/// All its evidence, as one text.
+/// All its evidence as one text.
 pub(crate) fn evidence(finding: &Value) -> String {
     let items = finding["evidence"].as_array().cloned().unwrap_or_default();
     items.iter().map(|item| format!("{}\n", item["text"])).collect()
 }
 
-/// Whether a text says what it should, and this then, for the table.
+/// `shown`, for the table, if a text contains all of `what`; otherwise what is missing.
 pub(crate) fn names(text: &str, what: &[&str], shown: &str) -> Result<String, String> {
     match what.iter().find(|what| !text.contains(**what)) {
         None => Ok(shown.to_owned()),
@@ -95,7 +95,7 @@ pub(crate) fn names(text: &str, what: &[&str], shown: &str) -> Result<String, St
     }
 }
 
-/// Sees an IP go up in any netns that the node has an nsid for, by netlink: other eyes than the product's.
+/// Sees an IP go up in any netns with an nsid in the node, by netlink: independent of the product.
 pub(crate) struct Eyes {
     monitor: Child,
     seen: Receiver<Instant>,
@@ -131,12 +131,12 @@ impl Eyes {
                 }
             }
         });
-        // It says nothing when it has subscribed, and what is to be seen is seconds away.
+        // `ip monitor` does not report that it has subscribed; the event to be seen is seconds away.
         std::thread::sleep(Duration::from_millis(200) * patience());
         Self { monitor, seen }
     }
 
-    /// When it first went up since.
+    /// When the IP first went up since then.
     #[track_caller]
     pub(crate) fn saw(&self) -> Instant {
         let limit = Duration::from_secs(10) * patience();

@@ -1,5 +1,5 @@
-//! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask
-//! test` runs it everywhere; see `support::harness` for its own options.
+//! The end-to-end tests: one binary that runs unchanged on the host and in the VMs. `cargo xtask test` runs it
+//! everywhere; for its options see `support::harness`.
 //!
 //! A file an area: [`map`], [`holders`] and [`reach`] (what is answered), [`stuck`], [`neighbours`] and
 //! [`neighbour_links`] (what is found), [`remedies`], [`fix`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`], [`secrets`] and [`report`] (what is taken along, and what not), [`cases`]

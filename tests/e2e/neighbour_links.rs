@@ -1,6 +1,6 @@
-//! Two MACs for one IP on links that are no bridge: pods that are made of one parent, and a tunnel. Who has the
-//! IP on either end is named, and it is over when one leaves. (Pods at pairs of their own share no link: there one
-//! IP twice is the router's, see [`crate::reach`].)
+//! Two MACs for one IP on links that are not bridges: pods on one parent device, and a tunnel. The holders of the IP
+//! on both ends are named, and the finding is resolved when one releases it. (Pods on their own veths share no link:
+//! there a duplicate IP is found at the router, see [`crate::reach`].)
 
 use std::process::Command;
 use std::time::Instant;
@@ -16,10 +16,10 @@ support::tests! {
     two_ends_of_a_tunnel_are_a_conflict_until_one_leaves needs [Vxlan] @ Kernel,
 }
 
-/// Who has the IP: the netns and its device.
+/// A holder of the IP: the netns and its device.
 type Owner<'a> = (&'a Netns, &'a str);
 
-/// The daemon on a node that is a netns.
+/// Starts the daemon on a node that is a netns.
 fn daemon_in(lab: &Lab, node: &Netns) -> Daemon {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net={}", node.path().display())).arg(daemon::binary());
@@ -28,7 +28,7 @@ fn daemon_in(lab: &Lab, node: &Netns) -> Daemon {
     daemon
 }
 
-/// Both get the IP, somebody asks, and the conflict names both until the second gives it up.
+/// Both get the IP, `asking` asks for it, and the conflict names both until the second gives it up.
 fn conflict(lab: &Lab, daemon: &Daemon, link: &str, owners: [Owner<'_>; 2], asking: &Netns) {
     let (ip, cidr) = (lab.ip(5), lab.cidr(5));
     for (netns, device) in owners {
@@ -36,7 +36,7 @@ fn conflict(lab: &Lab, daemon: &Daemon, link: &str, owners: [Owner<'_>; 2], aski
         daemon.await_ip(ip, netns.inode);
     }
     let asked = Instant::now();
-    // A question may be lost while a link comes up; the kernel's own next one comes after a second.
+    // A request may be lost while a link comes up; the kernel repeats it after a second.
     let finding = eventually("two answers are a conflict", SOON, || {
         ask_anew(asking, ip);
         std::thread::sleep(std::time::Duration::from_millis(200));
@@ -77,7 +77,7 @@ fn two_pods_of_one_parent_are_a_conflict_until_one_leaves(lab: &Lab) {
     conflict(lab, &daemon, "macvlan", [(&a, "eth0"), (&b, "eth0")], &asking);
 }
 
-/// One node's pods on a bridge, at which the tunnel ends; at the other end somebody has the same IP.
+/// A node's pods on a bridge with a tunnel; a device at the other end has the same IP.
 fn two_ends_of_a_tunnel_are_a_conflict_until_one_leaves(lab: &Lab) {
     let (node, far) = (Netns::new(lab, "node"), Netns::new(lab, "far"));
     node.veth_to("under", &far, "under");

@@ -1,5 +1,5 @@
-//! Two MACs for one IP, and neighbours that do not answer: real netns on a real bridge, and the questions that
-//! the kernel itself asks. The node is a netns of the lab's own, which the daemon takes for its host.
+//! Two MACs for one IP, and neighbours that do not answer: real netns on a real bridge, with requests by the kernel
+//! itself. The node is a netns of the lab, which the daemon takes for its host.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -40,7 +40,7 @@ impl<'a> Node<'a> {
         Self { lab, netns }
     }
 
-    /// A netns on the bridge, with this IP.
+    /// Creates a netns on the bridge with this IP.
     fn pod(&self, name: &str, ip: u8) -> Netns {
         let pod = Netns::new(self.lab, name);
         let port = format!("p{name}");
@@ -50,7 +50,7 @@ impl<'a> Node<'a> {
         pod
     }
 
-    /// The daemon whose host it is.
+    /// Starts the daemon of this node.
     fn daemon(&self, config: &Config) -> Daemon {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.netns.path().display()));
@@ -62,16 +62,16 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Has the kernel of a netns ask for an IP on its link.
+/// Makes the kernel of a netns ask for an IP on its link.
 pub(crate) fn ask(netns: &Netns, ip: Ipv4Addr) {
     netns.run(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        // An IP that failed refuses some of them.
+        // For an IP in state FAILED some of the sends fail.
         let _ = socket.send_to(b"?", (ip, 9));
     });
 }
 
-/// The same with nothing known of it.
+/// The same with its neighbour entry removed before.
 pub(crate) fn ask_anew(netns: &Netns, ip: Ipv4Addr) {
     netns.ip(&format!("neigh flush to {ip}"));
     ask(netns, ip);
@@ -86,7 +86,7 @@ pub(crate) fn about(ip: impl ToString) -> impl Fn(&Value) -> bool {
     move |finding| finding["subject"]["ip"] == *ip
 }
 
-/// Every finding about an IP, also those that are over.
+/// Every finding about an IP, including resolved ones.
 pub(crate) fn ever(daemon: &Daemon, ip: impl ToString) -> Vec<Value> {
     let mut all = daemon.list("findings", &["query", "findings", "--all"]);
     all.retain(about(ip));
@@ -150,12 +150,12 @@ fn a_fail_over_is_no_conflict(lab: &Lab) {
     a.ip(&format!("addr del {} dev eth0", lab.cidr(5)));
     daemon.await_no_ip(ip, a.inode);
     b.add_address(&lab.cidr(5), "eth0");
-    // It announces the addresses that it has when its MAC changes (`inetdev_event`).
+    // The kernel announces the addresses of a device when its MAC changes (`inetdev_event`).
     set(&b, "ipv4/conf/eth0/arp_notify", "1");
     let mac = format!("02:00:{:02x}:{:02x}:00:05", b.inode >> 8 & 0xff, b.inode & 0xff);
     b.ip(&format!("link set eth0 address {mac}"));
     mac_is(mac);
-    // What an announcement needs to count.
+    // The time after which an announcement counts.
     sleep(Duration::from_secs(3));
     ask(&asking, ip);
     assert_eq!(ever(&daemon, ip), Vec::<Value>::new());

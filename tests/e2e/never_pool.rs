@@ -1,6 +1,6 @@
-//! Stores of clouds' plugins with IPs that no pod has: what is free, what cools down after its pod and what is
-//! handed out again is as it should be, and nothing may be raised for it, not even `pending`. The files are in
-//! the shapes that their owners write (for Terway: by the real bolt); no Terway and no ipamd run here.
+//! Stores of cloud plugins with IPs that no pod has: free IPs, IPs that cool down after their pod, and IPs that are
+//! assigned again are normal, and nothing may be raised for them, not even as `pending`. The files have the formats
+//! of their plugins (Terway's was written by the real bolt library); neither Terway nor ipamd runs here.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,12 +18,12 @@ support::tests! {
     a_warm_pool_of_terway needs [FakeCri, Fuse],
 }
 
-/// Longer than a poll of the runtime may take to be answered.
+/// Longer than the time until a poll of the runtime is answered.
 const HEARD: Duration = Duration::from_secs(7);
 
-/// What Terway's daemon left: pods' IPs, and those of older versions that name no container.
+/// Data of Terway's daemon: pods' IPs, and those of older versions that name no container.
 const RELATIONS: &[u8] = include_bytes!("../../ipwatch/src/sources/ipam/bolt/fixtures/terway.db");
-/// The sandbox that has all of its pods' IPs.
+/// The sandbox that owns all of its pods' IPs.
 const TERWAYS: &str = "c1";
 
 /// A pod with an IP of the pool.
@@ -45,7 +45,7 @@ struct Node<'a> {
 impl<'a> Node<'a> {
     fn new(lab: &'a Lab) -> Self {
         let netns = Netns::new(lab, "node");
-        // A second interface that is kept warm: its own IP is up, and no store has it.
+        // A warm secondary interface: its own IP is up, and in no store.
         netns.ip("link add ens6 type veth peer name wire6");
         netns.ip("link set ens6 up");
         netns.add_address(&lab.cidr(100), "ens6");
@@ -53,7 +53,7 @@ impl<'a> Node<'a> {
         Self { lab, netns, runtime: FakeCri::start(lab), checkpoint }
     }
 
-    /// A pod that is up with this IP; a route leads to it, and a pair of its own.
+    /// A running pod with this IP, on its own veth, with a route to it.
     fn pod(&self, n: u8, ip: u8) -> Pod {
         let container = Container::new(self.lab, usize::from(n)).of_pod(&format!("web-{n}"));
         let netns = Netns::new(self.lab, &format!("c{n}"));
@@ -65,7 +65,7 @@ impl<'a> Node<'a> {
         Pod { container, ip, netns, _pause: pause }
     }
 
-    /// ipamd has handed out these, and replaces its file.
+    /// Replaces ipamd's file by these allocations.
     fn handed_out(&self, pods: &[(&Container, &str)]) {
         let allocation = |(container, ip): &(&Container, &str)| {
             json!({
@@ -84,20 +84,21 @@ impl<'a> Node<'a> {
             "[ipam]\ndata_dirs = []\nconf_dirs = []\naws_checkpoint = {:?}\nterway_dir = {terway:?}",
             self.checkpoint
         );
-        // What is handed out is up within that, also where everything is slow.
+        // The time within which an assigned IP is up, even on a slow machine.
         let config = never::config().leak_age(patience()).cri(self.runtime.socket()).line(&places);
         Watch::start(self.lab, &config, Some("containerd"))
     }
 }
 
-/// As their owners do: written beside it, and renamed.
+/// Writes as their owners do: to another file that is renamed.
 fn replace(path: &Path, bytes: &[u8]) {
     let part = path.with_extension("part");
     std::fs::write(&part, bytes).unwrap();
     std::fs::rename(part, path).unwrap();
 }
 
-/// An IP is freed with its pod, cools down, and is the next pod's; the others of the pool are nobody's.
+/// An IP is freed with its pod, cools down, and is assigned to the next pod; the other IPs of the pool are
+/// unassigned.
 fn a_warm_pool_of_aws(lab: &Lab) {
     let node = Node::new(lab);
     let tell = |pods: &[&Pod]| {
@@ -116,7 +117,7 @@ fn a_warm_pool_of_aws(lab: &Lab) {
     support::poll::until("what is handed out is known", 10, || reserved(&old.ip));
     std::thread::sleep(HEARD);
 
-    // DEL: the device goes, then ipamd lets go of the IP, and kubelet of the sandbox.
+    // DEL: the device is deleted, then ipamd frees the IP, and kubelet removes the sandbox.
     old.netns.ip("link del eth0");
     node.handed_out(&[(&steady.container, &steady.ip)]);
     tell(&[&steady]);
@@ -125,7 +126,7 @@ fn a_warm_pool_of_aws(lab: &Lab) {
     support::poll::until("it cools down", 10, || !reserved(&ip));
     wait();
 
-    // It is handed out again before it is up.
+    // The IP is assigned again before it is up.
     let next = Container::new(lab, 3).of_pod("web-3");
     node.handed_out(&[(&steady.container, &steady.ip), (&next, &ip)]);
     support::poll::until("it is handed out again", 10, || reserved(&ip));
@@ -136,14 +137,14 @@ fn a_warm_pool_of_aws(lab: &Lab) {
     watch.was_quiet(lab);
 }
 
-/// Relations of pods that run, then of pods that are gone, and some without a container; their IPs are up nowhere.
+/// Relations of running pods, then of deleted pods, and some without a container; their IPs are up nowhere.
 fn a_warm_pool_of_terway(lab: &Lab) {
     let node = Node::new(lab);
     let dir = lab.subdir("terway");
     replace(&dir.join("ResRelation.db"), RELATIONS);
     let id = TERWAYS.repeat(32);
     let sandbox = Container { id, pod: "dual".into(), uid: "uid-dual".into() };
-    // A runtime without a single sandbox is not taken for the one to ask.
+    // A runtime without any sandbox is not trusted to deny one.
     let other = FakeCri::line(&Container::new(lab, 1), "READY");
     node.runtime.has(&(other.clone() + &FakeCri::line(&sandbox, "READY")));
     let watch = node.watch(&dir);
@@ -155,7 +156,7 @@ fn a_warm_pool_of_terway(lab: &Lab) {
     let known = watch.daemon.list("reservations", &["query", "ipam", "10.0.3.17"]);
     assert_eq!(known[0]["store"], "terway", "{known:#?}");
     wait();
-    // Terway clears up by itself, minutes after a pod: until then its IPs are neither leaked nor held.
+    // Terway cleans up minutes after a pod: until then its IPs are neither leaked nor held.
     node.runtime.has(&other);
     std::thread::sleep(HEARD);
     wait();

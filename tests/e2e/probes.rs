@@ -1,5 +1,5 @@
-//! The attach ladder: each event stands on the highest rung that this place allows, and `doctor`
-//! says which, and why no higher.
+//! The attach ladder: each event is on the highest rung that this machine allows, and `doctor` shows the rung and why
+//! it is not higher.
 
 use std::process::Command;
 
@@ -43,8 +43,7 @@ fn every_event_says_where_it_stands(lab: &Lab) {
     }
 }
 
-/// An option is named where the kernel's configuration says that it is not set, and nowhere else; and a lockdown is
-/// told.
+/// A kernel option is named only if the kernel's configuration says that it is not set; a lockdown is reported.
 fn a_refusal_is_told_with_what_was_read(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     let document = daemon.document(&["doctor"]).expect("a document");
@@ -52,7 +51,7 @@ fn a_refusal_is_told_with_what_was_read(lab: &Lab) {
     let words = |why: &str| why.split([' ', ';']).map(str::to_owned).collect::<Vec<_>>();
     for why in whys {
         let words = words(why);
-        // What the ladder names whether it was read or not: probes that are off, BTF that is missing.
+        // What the ladder names without reading the configuration: disabled probes, missing BTF.
         let refused = why.contains("refused") || why.contains("no kprobes");
         for (at, option) in words.iter().enumerate().filter(|(_, word)| word.starts_with("CONFIG_"))
         {
@@ -77,8 +76,8 @@ fn a_refusal_is_told_with_what_was_read(lab: &Lab) {
     assert_eq!(told, locked && daemon::probes() != "off", "{lockdown} {probes}");
 }
 
-/// A node, where the daemon runs, and a pod that asks for it: the node hears the request, and where every
-/// netns is heard, the pod's hears the reply.
+/// The daemon runs in a node, and a pod asks for the node's IP: the node hears the request, and if every netns is
+/// heard, the pod's hears the reply.
 fn who_claims_an_ip_is_heard(lab: &Lab) {
     let (node, pod) = (Netns::new(lab, "node"), Netns::new(lab, "pod"));
     let daemon = node.run(|| Daemon::start(lab, &Config::default()));
@@ -142,13 +141,13 @@ fn without_btf_the_rest_goes_on(lab: &Lab) {
     goes_on(lab, poorer::without_btf(&daemon::binary()), &says);
 }
 
-/// As in a container, or a service with mounts of its own, which gets none of the node's.
+/// As in a container, or a service in a private mount namespace, where mounts of the node are not visible.
 fn without_btf_what_is_mounted_on_the_node_alone_is_found(lab: &Lab) {
     let says = ["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"];
     goes_on(lab, poorer::without_btf_and_propagation(&daemon::binary()), &says);
 }
 
-/// The daemon says once that its probes are missing and what to do (`says`), and answers all the same.
+/// The daemon logs once that its probes are missing and what to do (`says`), and answers anyway.
 fn goes_on(lab: &Lab, command: Command, says: &[&str]) {
     let mut daemon = Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"));
     daemon.await_ready();

@@ -1,4 +1,4 @@
-//! Who shares a link with whom, and one IP in two netns: what is said of real devices, against who answers
+//! Which devices share a link, and one IP in two netns: ipwatch's answers for real devices, compared with who answers
 //! whom by ARP.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,14 +22,14 @@ support::tests! {
     a_holder_of_many_threads_is_one_page_and_few_updates,
 }
 
-/// Wirings that are there at the same time.
+/// Number of wirings that exist at the same time.
 const AT_ONCE: usize = 25;
 
-/// Numbers that are the same in each run.
+/// Random numbers that are the same in each run.
 struct Dice(u64);
 
 impl Dice {
-    /// One of `n`.
+    /// A number less than `n`.
     fn roll(&mut self, n: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -37,7 +37,7 @@ impl Dice {
     }
 }
 
-/// Kinds of devices that this kernel may lack.
+/// Features that this kernel may lack.
 #[derive(Debug, Clone, Copy)]
 struct Can {
     filtering: bool,
@@ -66,12 +66,11 @@ impl Can {
     }
 }
 
-/// A wiring: a netns in which everything comes together, as a node in a container has it, and those of its
-/// pods.
+/// A wiring: a netns with all bridges, like that of a node in a container, and the netns of its pods.
 struct Wiring {
     node: Netns,
     pods: Vec<Netns>,
-    /// Device by IP; the netns is the node, or the pod of that number.
+    /// Device by IP; the netns is the node, or the pod with that number.
     ends: BTreeMap<Ipv4Addr, (Option<usize>, String)>,
     ip: String,
     bridge: String,
@@ -100,7 +99,7 @@ impl Wiring {
         writeln!(self.ip, "{line}").expect("a line");
     }
 
-    /// Whose address is to be asked for.
+    /// Adds an address that is asked for.
     fn end(&mut self, pod: Option<usize>, device: &str) -> Ipv4Addr {
         let [a, b, c] = self.net;
         let ip = Ipv4Addr::new(a, b, c, self.ends.len() as u8 + 1);
@@ -108,7 +107,7 @@ impl Wiring {
         ip
     }
 
-    /// Two bridges, perhaps with a pair between them: never a circle.
+    /// Two bridges, sometimes with a veth between them: never a loop.
     fn bridges(&mut self, dice: &mut Dice, can: Can) {
         for bridge in ["bri0", "bri1"] {
             let filtering = u64::from(can.filtering && dice.roll(2) == 1);
@@ -129,7 +128,7 @@ impl Wiring {
         }
     }
 
-    /// VLAN 5 beside VLAN 1, or instead of it.
+    /// VLAN 5 in addition to VLAN 1, or instead of it.
     fn vlans(&mut self, port: &str, own: bool, dice: &mut Dice, can: Can) {
         if !can.filtering {
             return;
@@ -146,7 +145,7 @@ impl Wiring {
         writeln!(self.bridge, "{line}").expect("a line");
     }
 
-    /// A pod's pair: on one of the bridges, isolated or not, or on its own.
+    /// A pod's veth: on one of the bridges, isolated or not, or on none.
     fn pod(&mut self, pod: usize, dice: &mut Dice, can: Can) {
         let (port, name) = (format!("port{pod}"), self.pods[pod].name().to_owned());
         self.line(&format!("link add {port} type veth peer name eth0 netns {name}"));
@@ -169,9 +168,9 @@ impl Wiring {
         }
     }
 
-    /// A bridge's port at whose other end devices are made for pods.
+    /// A bridge port whose other end is the parent of pods' devices.
     fn parent(&mut self, dice: &mut Dice, can: Can) {
-        // Not ipvlan: it delivers by the IP, and the answer to a probe is for 0.0.0.0.
+        // Not ipvlan: it delivers by IP, and the answer to a probe is for 0.0.0.0.
         if !can.macvlan {
             return;
         }
@@ -203,7 +202,7 @@ impl Wiring {
         *own.next().expect("it has one").0
     }
 
-    /// Makes what was decided, and gives the addresses.
+    /// Creates the devices and adds the addresses.
     fn finish(&mut self) {
         self.node.ip_batch(&self.ip);
         let mut lines = vec![String::new(); self.pods.len()];
@@ -236,7 +235,7 @@ impl Wiring {
         }
     }
 
-    /// Who answers whom, both ways.
+    /// Which IPs answer which, by ARP.
     fn by_arp(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr)> {
         let of = |pod: Option<usize>| pod.map_or(&self.node, |pod| &self.pods[pod]);
         let ends = self.ends.iter();
@@ -246,7 +245,7 @@ impl Wiring {
         answered.iter().filter(|(a, b)| answered.contains(&(*b, *a))).copied().collect()
     }
 
-    /// Who shares a link with whom, as ipwatch says.
+    /// Which IPs share a link, by ipwatch.
     fn by_ipwatch(&self, daemon: &Daemon) -> BTreeSet<(Ipv4Addr, Ipv4Addr)> {
         let [a, b, c] = self.net;
         let prefix = format!("{a}.{b}.{c}.0/24");
@@ -264,7 +263,7 @@ impl Wiring {
         met
     }
 
-    /// For the reader of a failure.
+    /// Description for a failure.
     fn told(&self) -> String {
         let ends: Vec<String> = self
             .ends
@@ -279,7 +278,7 @@ fn ipv4(value: &Value) -> Option<Ipv4Addr> {
     value.as_str()?.parse().ok()
 }
 
-/// As ptp and Calico wire them: each pod at a pair of its own, and the node has one route for the IP.
+/// As wired by ptp and Calico: each pod has its own veth, and the node has one route for the IP.
 fn one_ip_behind_one_router_is_told_until_its_route_goes(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     let node = Netns::new(lab, "node");
@@ -290,7 +289,7 @@ fn one_ip_behind_one_router_is_told_until_its_route_goes(lab: &Lab) {
         daemon.await_ip(lab.ip(9), pod.inode);
     }
     let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(9).to_string();
-    // Both looks, had there been anything to see.
+    // The time of both looks, if there were anything to see.
     std::thread::sleep(std::time::Duration::from_secs(2) * patience());
     assert_eq!(daemon.findings().iter().filter(|one| own(one)).count(), 0, "links apart");
     let route = format!("{}/32 dev cali0", lab.ip(9));
@@ -314,7 +313,7 @@ fn a_hundred_random_wirings_are_told_as_arp_finds_them(lab: &Lab) {
     eprintln!("{can:?}");
     let daemon = Daemon::start(lab, &Config::default());
     let mut dice = Dice(5);
-    // Where everything is emulated, fewer.
+    // Fewer on an emulated machine.
     let (mut left, mut number, mut met) = (if patience() > 1 { 12 } else { 100 }, 0, 0);
     while left > 0 {
         let count = AT_ONCE.min(left);
@@ -325,7 +324,7 @@ fn a_hundred_random_wirings_are_told_as_arp_finds_them(lab: &Lab) {
                 Wiring::new(lab, number, &mut dice, can)
             })
             .collect();
-        // All at once: most of it is waiting for answers.
+        // Concurrently, because most of the time is spent waiting for answers.
         let found: Vec<_> = std::thread::scope(|scope| {
             let asked: Vec<_> =
                 wirings.iter().map(|wiring| scope.spawn(|| wiring.by_arp())).collect();
@@ -381,7 +380,7 @@ fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
     daemon.await_resolved(&found, 10);
 }
 
-/// The process of a duplicate's holder is made anew twice a second for more than ten seconds.
+/// The process of a duplicate's holder is restarted twice a second for more than ten seconds.
 fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
     const RESTARTS: usize = 26;
     let restart = |pod: &Netns| {
@@ -396,7 +395,7 @@ fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
     is_one_page_and_few_updates(lab, "26 restarts of a holder", 4, restart);
 }
 
-/// The holder of a duplicate has 5,000 threads, and beside them 100 processes a second that come and go.
+/// The holder of a duplicate has 5,000 threads, and starts 100 processes a second in addition.
 fn a_holder_of_many_threads_is_one_page_and_few_updates(lab: &Lab) {
     let crowd = |pod: &Netns| {
         let mut threads = Helper::new(Role::Threads).inside(pod).arg("5000").start();
@@ -407,11 +406,11 @@ fn a_holder_of_many_threads_is_one_page_and_few_updates(lab: &Lab) {
         threads.signal(libc::SIGKILL);
         assert!(threads.ends(30), "it does not end");
     };
-    // How many of them were holders in a step is for the machine to say.
+    // The number of holders in a step depends on the machine.
     is_one_page_and_few_updates(lab, "5,000 threads and 1,200 processes of a holder", 0, crowd);
 }
 
-/// `happen` is what goes on in one netns of a duplicate. At least `least` changes are held back.
+/// `happen` runs in one netns of a duplicate. At least `least` changes must be held back.
 fn is_one_page_and_few_updates(lab: &Lab, what: &str, least: u64, happen: impl FnOnce(&Netns)) {
     let daemon = Daemon::start(lab, &Config::default());
     let follower = daemon.follow();
@@ -437,7 +436,7 @@ fn is_one_page_and_few_updates(lab: &Lab, what: &str, least: u64, happen: impl F
     let held_back = |changes: &[Value]| -> u64 {
         changes.iter().filter_map(|change| change["held_back"].as_u64()).sum()
     };
-    // Whoever asks is told of the last one at once; whoever follows, within ten seconds.
+    // Queries show the last change at once; followers get it within ten seconds.
     until("what was held back is told", 15, || held_back(&told()) >= least);
     let changes = told();
     let of = |kind: &str| changes.iter().filter(|one| one["change"] == kind).count();

@@ -1,7 +1,7 @@
-//! What is told to do, done: the commands of real findings, pasted into a shell as they were printed. Each does what its
-//! sentence says; before its time, for another one, or once more it does nothing.
+//! The commands of real findings, pasted into a shell as printed. Each does what its sentence says; it does nothing
+//! too early, for another object, or when repeated.
 //!
-//! `kubectl`, `crictl` and `calicoctl` are stand-ins here that write their words down: see `support::remedy`.
+//! `kubectl`, `crictl` and `calicoctl` are stand-ins here that record their arguments: see `support::remedy`.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -28,7 +28,7 @@ support::tests! {
     a_mount_elsewhere_is_unmounted_there_by_our_own_umount needs [UmountN] @ Alone,
     a_leaked_reservation_is_freed_and_no_other needs [Cni],
     an_empty_reservation_is_freed_while_it_is_empty needs [Cni],
-    // Of several connections that hang none is blamed: no other may be there.
+    // If several connections hang, none is blamed: no other may exist.
     a_hung_connection_is_aborted_and_no_other needs [Fuse] @ Alone,
     of_two_connections_that_hang_neither_is_aborted needs [Fuse] @ Alone,
     a_pair_goes_while_both_of_its_ends_are_here,
@@ -67,7 +67,7 @@ fn is_mounted(pid: u32, path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == Some(path))
 }
 
-/// A pod's netns without a process, where no runtime can be asked.
+/// Waits for the finding about a pod's netns without a process, if no runtime can be asked.
 fn leaked(lab: &Lab, daemon: &Daemon, netns: &Netns) -> Value {
     let finding = daemon.await_firing("netns-leaked", SOON, is_in(netns.inode));
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string(), "{finding:#?}");
@@ -86,13 +86,13 @@ fn of_runbook(daemon: &Daemon, code: &str, with: &str, values: &[(&str, &str)]) 
 
 fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     let (netns, shell) = (with_address(lab, "old"), Shell::new(lab));
-    // Made before the other goes, whose inode it could be given.
+    // Created before the other is destroyed, so that it does not get that inode.
     let next = Netns::new(lab, "next");
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
     let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
     let finding = leaked(lab, &daemon, &netns);
     let command = change(&finding, "&& umount /");
-    // The runbook's own: they ask whether it is so as well.
+    // The runbook's own commands, which have preconditions too.
     let (id, inode) = (finding["id"].as_str().unwrap(), netns.inode);
     let values = [("ID", id), (" NODE", " node-1")];
     let cordon = of_runbook(&daemon, "netns-leaked", "kubectl cordon", &values);
@@ -102,7 +102,7 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     shell.succeeds(&cordon);
     assert_eq!(shell.said(), ["kubectl", "cordon", "node-1"]);
     shell.succeeds(&enter);
-    // Somebody is in it after all.
+    // A process is in the netns after all.
     let visitor = Helper::new(Role::Park).inside(&netns).start();
     shell.refuses(&command);
     assert!(is_mounted(std::process::id(), netns.path()), "a living netns was unmounted");
@@ -113,7 +113,7 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     shell.refuses(&command);
     shell.refuses(&cordon);
     assert_eq!(shell.said(), Vec::<String>::new(), "it is over");
-    // Another one under its name.
+    // Another netns is mounted at its path.
     let path = netns.path();
     rustix::mount::mount_bind(next.path(), path).unwrap();
     shell.refuses(&command);
@@ -123,7 +123,7 @@ fn a_leaked_netns_is_unmounted_and_no_other(lab: &Lab) {
     assert!(kept, "another netns was unmounted");
 }
 
-/// In a mount namespace of its own the container has a program of its own under this name.
+/// Installs a program under this name in the container's mount namespace.
 fn replace_umount(lab: &Lab, agent: u32) -> std::path::PathBuf {
     let (trap, proof) = (lab.dir().join("umount"), lab.dir().join("trapped"));
     fs::write(&trap, format!("#!/bin/sh\ntouch '{}'\n", proof.display())).unwrap();
@@ -148,7 +148,7 @@ fn a_mount_elsewhere_is_unmounted_there_by_our_own_umount(lab: &Lab) {
     assert!(!text.contains("--mount") && !text.contains("nsenter -m"), "{text}");
     let of = |pid: u32| format!("umount -N {pid} ");
     let command = change(&finding, &of(agent.pid()));
-    // The pid is another process's by now: one with a copy of that mount of its own.
+    // The pid now belongs to another process, which has a copy of that mount.
     let others = command.replace(&agent.pid().to_string(), &bystander.pid().to_string());
     shell.refuses(&others);
     assert!(is_mounted(bystander.pid(), netns.path()), "another's mount was taken away");
@@ -171,7 +171,7 @@ fn a_network(lab: &Lab, node: &Netns) -> Network {
     Network::new(lab, node, "net", "bridge", &subnet, json!({ "bridge": "br0" }))
 }
 
-/// host-local's own file of a container that the node's last crash ended, and for which DEL was never called.
+/// host-local's file for a container that ended in the node's last crash, and for which DEL was never called.
 fn a_leaked_reservation_is_freed_and_no_other(lab: &Lab) {
     let (node, shell) = (Netns::new(lab, "node"), Shell::new(lab));
     let network = a_network(lab, &node);
@@ -179,7 +179,7 @@ fn a_leaked_reservation_is_freed_and_no_other(lab: &Lab) {
     let ip = network.add(&container, &pod).unwrap();
     pod.unmount();
     let file = network.reservations().join(&ip);
-    // Of before the boot, which ended every container.
+    // Older than the boot, which ended every container.
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     fs::File::options().append(true).open(&file).unwrap().set_modified(long_ago).unwrap();
     let daemon = Daemon::start(lab, &of_networks(lab));
@@ -188,14 +188,14 @@ fn a_leaked_reservation_is_freed_and_no_other(lab: &Lab) {
     shell.looks(&finding);
     let command = change(&finding, "flock ");
     let written = fs::read(&file).unwrap();
-    // It is another container's by now; the same with an id that only begins alike.
+    // The file now names another container, or one whose id only has the same prefix.
     for id in [Container::new(lab, 2).id, format!("{}0", container.id)] {
         fs::write(&file, format!("{id}\r\neth0")).unwrap();
         shell.refuses(&command);
         assert!(file.exists(), "the reservation of {id} was freed");
     }
     fs::write(&file, &written).unwrap();
-    // Whoever holds the lock is waited for.
+    // The command waits for the store's lock.
     let lock = network.reservations().join("lock");
     let held = fs::File::open(&lock).unwrap();
     held.lock().unwrap();
@@ -218,7 +218,7 @@ fn a_leaked_reservation_is_freed_and_no_other(lab: &Lab) {
     assert!(file.exists(), "the next one's IP was freed");
 }
 
-/// The IP before this one.
+/// The previous IP.
 fn prior(ip: &str) -> String {
     let ip: std::net::Ipv4Addr = ip.parse().unwrap();
     std::net::Ipv4Addr::from(u32::from(ip) - 1).to_string()
@@ -247,7 +247,7 @@ fn an_empty_reservation_is_freed_while_it_is_empty(lab: &Lab) {
     shell.refuses(&command);
 }
 
-/// The control files of FUSE, mounted for a test where nobody has.
+/// The control file system of FUSE, mounted for a test if it is not mounted.
 pub(crate) struct Fusectl(bool);
 
 impl Fusectl {
@@ -284,7 +284,7 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     shell.succeeds(&cordon);
     assert_eq!(shell.said()[..2], ["kubectl", "cordon"]);
     let hangs = || Path::new(&format!("/proc/{}/ns/net", helper.pid())).read_link().is_ok();
-    // The pid is another process's by now.
+    // The pid now belongs to another process.
     let (check, rest) = command.split_once(" && ").unwrap();
     let others = check.replacen("{18}", "{18}9", 1);
     assert_ne!(others, check);
@@ -294,14 +294,14 @@ fn a_hung_connection_is_aborted_and_no_other(lab: &Lab) {
     support::poll::until("it ends", 10, || !hangs());
     daemon.await_resolved(&finding, SOON);
     shell.refuses(&command);
-    // It is over, and so no node is taken out of service for it, though something else is wrong with the same IP.
+    // The finding is resolved, so no node may be cordoned for it, although something else is wrong with the same IP.
     let other = leaked(lab, &daemon, &netns);
     assert_eq!(other["subject"]["ip"], finding["subject"]["ip"], "{other:#?}");
     shell.refuses(&cordon);
     assert_eq!(shell.said(), Vec::<String>::new());
 }
 
-/// Which of them it is a person has to find out.
+/// A person has to find out which one it is.
 fn of_two_connections_that_hang_neither_is_aborted(lab: &Lab) {
     let mut all = ["one", "two"].map(|name| Hung::mount_at(lab, name));
     let (_fusectl, shell) = (Fusectl::new(), Shell::new(lab));
@@ -325,7 +325,7 @@ fn of_two_connections_that_hang_neither_is_aborted(lab: &Lab) {
     daemon.await_resolved(&finding, SOON);
 }
 
-/// A pair of devices in the host's netns. They bear no address.
+/// A veth pair in the host's netns, without addresses.
 struct Pair(String);
 
 impl Drop for Pair {
@@ -383,14 +383,14 @@ fn an_orphans_route_goes_while_the_pod_lacks_the_ip(lab: &Lab) {
     assert!(!is_there());
     daemon.await_resolved(&finding, SOON);
     shell.refuses(&command);
-    // A later one of the same kind is not this finding's.
+    // A later route of the same kind does not belong to this finding.
     support::netns::ip(&format!("route add {route} dev {name} scope link"));
     pod.add_address(&lab.cidr(7), "eth0");
     shell.refuses(&command);
     assert!(is_there(), "the route of a later pod was deleted");
 }
 
-/// A mount point that reads as advice, with a command in it.
+/// A mount point that reads like advice and contains a command.
 fn a_strangers_words_stay_a_value(lab: &Lab) {
     let proof = lab.dir().join("proof");
     let name = format!("x\" is safe. Now run$(id>{0});id>{0};#", "proof");
@@ -402,7 +402,7 @@ fn a_strangers_words_stay_a_value(lab: &Lab) {
     stuck::hang(How::Kill, &mut helper);
     let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(netns.inode));
     for step in finding["steps"].as_array().unwrap() {
-        // What is quoted is every other part.
+        // Every second part is quoted.
         let what = step["what"].as_str().unwrap();
         let ours: String = what.split('"').step_by(2).collect();
         assert!(!ours.contains("safe") && !ours.contains("id>"), "{what}");
@@ -422,7 +422,7 @@ fn a_frozen_cgroup_of_v1_is_thawed_while_it_is_frozen(lab: &Lab) {
     thaws(lab, false);
 }
 
-/// Whoever may make cgroups chooses their names: this one is a command.
+/// Users who may create cgroups choose their names: this one is a command.
 fn thaws(lab: &Lab, v2: bool) {
     let group = Freezer::named(lab, v2, "x;id>proof;$(id>proof);#");
     let (netns, shell) = (with_address(lab, "frozen"), Shell::new(lab));
@@ -437,7 +437,7 @@ fn thaws(lab: &Lab, v2: bool) {
     });
     group.freeze(helper.pid());
     if !v2 {
-        // What is frozen by v1 is not ended by it.
+        // A process frozen by v1 cannot be killed.
         helper.signal(libc::SIGKILL);
     }
     runtime.has_pod(&pod, "NOTREADY");
@@ -481,7 +481,7 @@ fn an_empty_cached_result_is_removed_while_it_is_empty(lab: &Lab) {
     shell.refuses(&command);
 }
 
-/// A runtime has whatever name it was given; a command has none that is an option.
+/// A runtime may have any pod name; a command must not contain a name that is an option.
 fn a_pods_name_is_no_option(lab: &Lab) {
     let (node, runtime) = (Netns::new(lab, "node"), FakeCri::start(lab));
     let config = config().cache_dir(&lab.subdir("cni")).cri(runtime.socket());
@@ -499,7 +499,7 @@ fn a_pods_name_is_no_option(lab: &Lab) {
         pods.push((netns, paper));
         let lines = pods.iter().map(|(_, pod)| FakeCri::lines(pod, "READY"));
         runtime.has(&lines.collect::<String>());
-        // An address that is seen to come: which of the two is the newer one is known then.
+        // An address whose addition is seen, so that the newer of the two is known.
         let (netns, _) = &pods[n];
         netns.add_address(&lab.cidr(6), "eth0");
         daemon.await_ip(lab.ip(6), netns.inode);
@@ -511,19 +511,19 @@ fn a_pods_name_is_no_option(lab: &Lab) {
     let finding =
         daemon.await_firing("ip-duplicate", SOON, |finding| finding["subject"]["ip"] == ip);
     std::thread::sleep(Duration::from_secs(6));
-    // The runtime has been asked by now, whose container it is.
+    // The runtime has been asked about the owner by now.
     let finding = daemon.await_firing("ip-duplicate", SOON, |one| one["id"] == finding["id"]);
     for finding in daemon.findings().iter().chain([&finding]) {
         let words = finding["steps"].as_array().into_iter().flatten();
         let words = words.flat_map(|step| step["runs"].as_array().into_iter().flatten());
-        // One of our own takes it.
+        // Our own program has this option.
         let words = words.filter(|run| run["argv"][0] != "ipwatch");
         let mut words = words.flat_map(|run| run["argv"].as_array().into_iter().flatten());
         assert!(words.all(|word| word != "--all"), "{finding:#?}");
     }
     let shell = Shell::new(lab);
     shell.looks(&finding);
-    // It is a container's, for nobody knows its pod, and ended while both are there.
+    // It is a container of an unknown pod, and is ended while both exist.
     let command = change(&finding, "crictl stopp ");
     shell.succeeds(&command);
     assert_eq!(shell.said()[..2], ["crictl", "stopp"]);
@@ -535,7 +535,7 @@ fn a_pods_name_is_no_option(lab: &Lab) {
     assert_eq!(shell.said(), Vec::<String>::new(), "one of the two is gone");
 }
 
-/// In a mount namespace of their own anybody may mount their netns where a pod's is.
+/// In its own mount namespace any user may mount a netns at a pod's path.
 fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
     let netns = with_address(lab, "pod");
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
@@ -557,11 +557,11 @@ fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
     let mut said = String::new();
     BufReader::new(forged.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "ready\n", "a user may have namespaces here");
-    // Nothing but that mount holds it, so that its mounts are searched for.
+    // Only that mount holds it, so that its mounts are searched for.
     let mounted = format!("/proc/{}/root{path}", forged.0.id());
     let inode = fs::metadata(mounted).unwrap().ino();
     daemon.await_ip(lab.ip(9), inode);
-    // Every netns is looked at again meanwhile, with what is mounted where.
+    // Meanwhile every netns is looked at again, with its mounts.
     let until = std::time::Instant::now() + Duration::from_secs(12);
     while std::time::Instant::now() < until {
         let address = daemon.ip_in(lab.ip(9), inode).expect("it is still there");
@@ -570,7 +570,7 @@ fn a_netns_that_a_user_mounts_over_a_pods_is_not_the_pods(lab: &Lab) {
     }
 }
 
-/// All that only looks, in any order and twice: everything is as it was.
+/// Runs everything that only looks, in any order and twice: nothing changes.
 fn what_looks_changes_nothing(lab: &Lab) {
     let (netns, shell) = (with_address(lab, "old"), Shell::new(lab));
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");

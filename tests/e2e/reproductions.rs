@@ -1,5 +1,5 @@
-//! What goes wrong with pods on nodes, made with real parts and checked by `/proc`, the kernel and the
-//! runtime alone: the ground that the cases of [`crate::cases`] stand on.
+//! What goes wrong with pods on nodes, reproduced with real parts and checked only by `/proc`, the kernel and the
+//! runtime: the basis of the tests in [`crate::cases`].
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ support::tests! {
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
 
-/// What `ls` sees: the name is there and something stands behind it.
+/// As seen by `ls`: the name exists and is mounted.
 fn is_mounted(pod: &PodSandbox) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata(&pod.path).is_ok_and(|meta| meta.ino() == pod.netns)
@@ -52,7 +52,7 @@ fn a_sandbox_of_the_host_has_no_ip(lab: &Lab) {
     containerd.stop(&pod);
 }
 
-/// The control: everything is freed.
+/// The control case: everything is freed.
 fn a_killed_shim_leaves_a_sandbox_that_can_be_removed(lab: &Lab) {
     let mut containerd = Containerd::start(lab);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);
@@ -60,7 +60,7 @@ fn a_killed_shim_leaves_a_sandbox_that_can_be_removed(lab: &Lab) {
     containerd.kill_shim_and_pause(&pod);
     assert!(View::leader(pod.pid).is_some(), "the container goes on");
     containerd.restart();
-    // Taking up its state, containerd finds the shim gone and lets runc kill what is left.
+    // When containerd restores its state, it finds the shim gone and makes runc kill what is left.
     until("the container is killed", 10, || tasks_in(pod.netns).is_empty());
     assert_eq!(containerd.state_of(&pod.sandbox).as_deref(), Some("NOTREADY"));
     assert!(is_mounted(&pod), "the IP is still up, held by the name alone");
@@ -136,7 +136,7 @@ fn stopping_a_pod_that_hangs_hangs(lab: &Lab) {
     hung.release();
     let status = eventually("then it is stopped", 20, || client.try_wait().unwrap());
     println!("stopped: {status}");
-    // The netns has gone with its pod: its inode's number may be another pod's by now.
+    // The netns ended with its pod: another pod may have its inode.
     until("and its tasks are gone", 10, || {
         tasks_in(pod.netns).iter().all(|task| !inside.contains(task))
     });
@@ -159,7 +159,7 @@ fn a_pod_of_docker_runs_and_is_removed(lab: &Lab) {
     let dockerd = Dockerd::start(lab);
     let pod = dockerd.run_pod("web-0", 7, lab.dir(), &SLEEP);
     assert_eq!(pod.sandbox.netns, pod.main.netns);
-    // What started them may take a moment to leave.
+    // Processes that started them may take a moment to leave.
     until("both are in it, and nobody else", 10, || tasks_in(pod.sandbox.netns).len() == 2);
     let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", pod.main.pid)).unwrap();
     assert!(cgroup.contains(&format!("/pod{}/{}", pod.uid, pod.main.id)), "{cgroup}");
@@ -179,7 +179,7 @@ fn a_container_of_docker_outlives_its_record(lab: &Lab) {
     assert_eq!(tasks_in(container.netns), [(container.pid, container.pid)]);
 }
 
-/// A device of the netns stays for as long as the kernel's worker waits for the lock.
+/// A device of the netns stays while the kernel's worker waits for the lock.
 fn the_teardown_of_netns_hangs(lab: &Lab) {
     let netns = Netns::new(lab, "slow");
     let device = std::path::Path::new("/sys/class/net").join(netns.veth_to_host());

@@ -1,4 +1,4 @@
-//! The daemon dies in the middle of things and comes back.
+//! The daemon is killed during changes, and restarted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,7 @@ fn killed_in_the_middle_of_churn_it_comes_back_right(lab: &Lab) {
         done.store(true, Ordering::Relaxed);
         before
     });
-    // Deleted while nobody watched; and one that came meanwhile.
+    // Addresses deleted while the daemon was down, and one that was added meanwhile.
     churned.add_address(&lab.cidr(200), "eth0");
     let daemon = Daemon::start(lab, &config);
     let after = finding(&daemon);

@@ -1,4 +1,4 @@
-//! Many at once: the map equals what the kernel says, netns by netns.
+//! Many netns at the same time: the map equals the kernel's data, netns by netns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const EACH: usize = 10;
 type Map = BTreeMap<u64, BTreeSet<String>>;
 
 fn a_thousand_netns_with_ten_thousand_addresses(lab: &Lab) {
-    // Half of them before the daemon starts, half of them while it watches.
+    // Half of them before the daemon starts, half of them while it runs.
     let mut all: Vec<Netns> = (0..NETNS / 2).map(|n| filled(lab, n)).collect();
     let daemon = Daemon::start(lab, &Config::default());
     all.extend((NETNS / 2..NETNS).map(|n| filled(lab, n)));
@@ -37,7 +37,7 @@ fn a_thousand_netns_with_ten_thousand_addresses(lab: &Lab) {
     until("all of them are gone", 60, || told_by_ipwatch(&daemon, &real).is_empty());
 }
 
-/// Ten addresses on `lo` beside 127.0.0.1: devices are not what this is about.
+/// Ten addresses on `lo` beside 127.0.0.1, because devices are not the subject.
 fn filled(lab: &Lab, n: usize) -> Netns {
     let netns = Netns::new(lab, &n.to_string());
     let lines: String = (0..EACH)

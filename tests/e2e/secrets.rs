@@ -1,6 +1,6 @@
-//! Secrets stand where credentials stand on nodes: in a pod's environment, arguments, labels and
-//! annotations, in the CNI configuration and in libcni's cache of it. They may appear nowhere: in no answer,
-//! record, log, span or file of the daemon's.
+//! Secrets in the places of credentials on nodes: in a pod's environment, arguments, labels and annotations, in the
+//! CNI configuration and in libcni's cache of it. They must not appear in any answer, record, log, span or file of
+//! the daemon.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,12 +19,12 @@ support::tests! {
     a_canary_in_a_container_of_docker_appears_nowhere needs [Dockerd, Fuse, Rotel],
 }
 
-/// One that no path, name or number of this test contains.
+/// A value that no path, name or number of this test contains.
 fn canary() -> String {
     format!("canary-{:016x}", u64::from(std::process::id()) << 20 | 0xfeed5)
 }
 
-/// A text that holds none of the secrets.
+/// Checks that a text contains none of the secrets.
 #[track_caller]
 fn is_clean(what: &str, text: &[u8], secrets: &[String]) {
     for secret in secrets.iter().map(String::as_bytes) {
@@ -44,7 +44,7 @@ fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// The daemon, a recorder and a collector beside what they watch.
+/// The daemon, a recorder and a collector.
 struct Watched<'a> {
     lab: &'a Lab,
     config: Config,
@@ -58,7 +58,7 @@ impl<'a> Watched<'a> {
     fn start(lab: &'a Lab, config: Config) -> Self {
         let collector = Collector::start(lab);
         let config = config.grace(1).holders_grace(1).otlp(&collector.endpoint);
-        // As talkative as it can be.
+        // With maximum logging.
         let mut command = Command::new(daemon::binary());
         command.env("RUST_LOG", "trace").env("IPWATCH_LOG", "trace");
         let state = lab.subdir("state");
@@ -74,7 +74,7 @@ impl<'a> Watched<'a> {
         Self { lab, config, daemon, collector, follower, recorder }
     }
 
-    /// Asks everything that can be asked, and looks through all that was said and stored.
+    /// Makes every query, and searches everything that was printed and stored.
     fn holds_no(mut self, canary: &[String], netns: u64, names: &[&str]) {
         let finding = eventually("a finding fires", 40, || {
             let all = self.daemon.findings_in(netns);
@@ -135,9 +135,9 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// Killed while it reads from what does not answer. The canary is one of its arguments.
+/// Kills a process while it reads from a file system that does not answer. The canary is one of its arguments.
 fn hang(hung: &mut Hung, pid: u32, canary: &str) {
-    // A runtime's process becomes the container's by an exec, which may not have come yet.
+    // The runtime's process becomes the container's by an exec, which may not have happened yet.
     for file in ["cmdline", "environ"] {
         until("the canary stands there", 10, || {
             let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();

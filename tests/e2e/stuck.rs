@@ -1,4 +1,4 @@
-//! `ip-held-by-stuck-process`: found in time and with its proof, and never raised for the innocent.
+//! `ip-held-by-stuck-process`: found in time with its evidence, and never for innocent processes.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -25,12 +25,11 @@ support::tests! {
     the_frozen_of_cgroup_v1_raise_nothing needs [Fuse, FreezerV1] @ Kernel Stock Rung Container,
 }
 
-/// Seconds of grace in these tests.
+/// Grace in these tests, in seconds.
 const GRACE: u32 = 2;
-/// Seconds between snapshots of the processes where no probe tells of them.
+/// Interval of process snapshots if no probe reports processes, in seconds.
 const SNAPSHOTS: u32 = 2;
-/// Seconds until a process that is to end, and on which nobody can be seen to have sent a signal, is taken for one that
-/// does not.
+/// Time after which an exiting process to which no signal was seen counts as not ending, in seconds.
 const SETTLES: u32 = 1;
 const CODE: &str = "ip-held-by-stuck-process";
 
@@ -61,7 +60,7 @@ fn a_killed_reader_is_found(lab: &Lab) {
     is_found(lab, How::KilledReader);
 }
 
-/// Nothing is sent to the leader, and it does not exit.
+/// No signal is sent to the leader, and it does not exit.
 fn a_leader_that_hangs_after_a_threads_exit_group_is_found(lab: &Lab) {
     is_found(lab, How::GroupExit);
 }
@@ -91,8 +90,8 @@ fn is_found(lab: &Lab, how: How) {
     let pid = helper.pid();
     pod.await_in(pid);
     daemon.await_holder(lab.ip(7), netns.inode, "the helper", |h| h["pid"] == pid);
-    // Its cgroup is read right after, and v1 shows none of a task that exits: no container is killed in the
-    // very millisecond of its start.
+    // Its cgroup is read right after that, and v1 shows none for an exiting task; in practice no container is killed
+    // in the millisecond of its start.
     std::thread::sleep(std::time::Duration::from_millis(300) * support::patience());
     let view = stuck::hang(how, &mut helper);
     let finding = await_finding_within(&daemon, &netns, GRACE + unseen(how) + 10);
@@ -128,7 +127,7 @@ fn names_the_pod(finding: &Value, pod: &Sandbox) {
     assert!(evidence.contains(&pod.container), "its cgroup is part of the proof: {evidence}");
 }
 
-/// Every item that the finding must carry, whatever its words.
+/// Checks every item of evidence that the finding must have.
 fn proof_is_complete(finding: &Value, how: How) {
     let evidence = finding["evidence"].as_array().expect("evidence");
     for item in evidence {
@@ -155,7 +154,7 @@ fn proof_is_complete(finding: &Value, how: How) {
     assert!(!finding["impact"].as_str().unwrap().is_empty());
 }
 
-/// Named within 2 s after its grace, by the daemon's own clock.
+/// Reported within 2 s after its grace, by the daemon's own clock.
 fn in_time(finding: &Value, unseen: u32) {
     let time = |key: &str| finding[key].as_str().unwrap().parse::<Timestamp>().unwrap();
     let took = time("firing_at").duration_since(time("since")).as_secs_f64();
@@ -164,7 +163,7 @@ fn in_time(finding: &Value, unseen: u32) {
     assert!(took < f64::from(GRACE + unseen + 2 * patience()), "in time");
 }
 
-/// How long nothing may tell of it: without probes a period of the snapshots.
+/// How long it may stay unreported: without probes an interval of the snapshots.
 fn unseen(how: How) -> u32 {
     match how {
         _ if support::daemon::probes() == "off" => SNAPSHOTS,
@@ -214,7 +213,7 @@ fn what_is_reported_is_in_the_log(lab: &Lab) {
     });
 }
 
-/// One shot: no daemon, no second look later on; it takes its own two looks.
+/// A single run: without a daemon, it takes its own two looks.
 fn scan_says_so_without_a_daemon(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let netns = with_address(lab, "scan");
@@ -258,7 +257,7 @@ fn explain_says_what_to_do(lab: &Lab) {
     let runbook = explained(CODE);
     assert!(runbook.starts_with(&format!("# {CODE}")), "a code brings its runbook");
     assert!(runbook.contains("/sys/fs/fuse/connections/"), "with the way out: {runbook}");
-    // An error that no finding is about has a meaning still.
+    // An error without a matching finding still has a meaning.
     let pasted = daemon.ask(&["explain", "time limit exceeded while waiting to become leader"]);
     let said = String::from_utf8_lossy(&pasted.stderr);
     assert!(said.contains("Whereabouts") && said.contains("`ipwatch explain "), "{said}");
@@ -286,12 +285,12 @@ fn the_frozen_of_cgroup_v1_raise_nothing(lab: &Lab) {
     });
 }
 
-/// All at once, each in a netns of its own, and longer than the grace.
+/// All at the same time, each in its own netns, for longer than the grace.
 fn raise_nothing(lab: &Lab, hints: &[&str], start: impl FnOnce(&[Netns]) -> Vec<Innocent>) {
     let daemon = Daemon::start(lab, &config());
     let netns: Vec<Netns> = hints.iter().map(|hint| with_address(lab, hint)).collect();
     let innocents = start(&netns);
-    // A process that does hang shows that the daemon looks at all.
+    // A process that does hang shows that the daemon looks.
     let mut hung = Hung::mount_at(lab, "guilty");
     let guilty = with_address(lab, "guilty");
     let mut helper: Running = stuck::start(How::Kill, &guilty, &mut hung);

@@ -1,7 +1,7 @@
-//! ipwatch as a service of a real systemd, from the package: installed, ready, in its cage, missed when it stands
-//! still, reloaded, upgraded, removed. In a VM that `cargo xtask test --only systemd` boots.
+//! ipwatch as a service of a real systemd, from the package: install, readiness, capabilities, watchdog, reload,
+//! upgrade, removal. Runs in a VM that `cargo xtask test --only systemd` boots.
 //!
-//! The tests share one service and come one after the other; each sets it up as it needs it.
+//! The tests share one service and run one after the other; each sets it up as required.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ support::tests! {
     its_exposure_is_as_documented needs [Systemd] @ Alone,
 }
 
-/// The finding about one that hangs, firing.
+/// The firing finding about the process that hangs.
 #[track_caller]
 fn finding_of(stuck: &Stuck, service: &Daemon) -> Value {
     let ours = |finding: &Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
@@ -49,7 +49,7 @@ fn an_installed_package_is_a_service_that_is_ready(lab: &Lab) {
     netns.add_address(&lab.cidr(7), "eth0");
     let holder = Helper::new(Role::Park).inside(&netns).comm("java").start();
     systemd::install(&systemd::packages()[0]);
-    // dpkg came back when systemd had, which is when the map was complete: nothing is waited for.
+    // dpkg returned after systemd, and therefore after the map was complete: do not wait.
     let service = systemd::ask(lab);
     let address = service.ip_in(lab.ip(7), netns.inode).expect("known at once");
     let holders = address["holders"].as_array().unwrap();
@@ -62,18 +62,18 @@ fn an_installed_package_is_a_service_that_is_ready(lab: &Lab) {
     assert_eq!(property("Type"), "notify");
     let status = property("StatusText");
     assert!(status.contains("addresses in"), "{status}");
-    // As a member of its group may ask.
+    // As for a client in its group.
     let socket = systemd::run(&["stat", "-c", "%G %a", "/run/ipwatch/ipwatch.sock"]);
     assert_eq!(socket.trim(), "ipwatch 660");
     let state = systemd::run(&["stat", "-c", "%U %a", "/var/lib/ipwatch"]);
     assert_eq!(state.trim(), "root 700");
-    // Every file as it was packed, and what systemd says of the unit: nothing.
+    // Every file is as packed, and systemd has no complaint about the unit.
     assert_eq!(systemd::run(&["dpkg", "--verify", "ipwatch"]), "");
     systemd::run(&["systemd-analyze", "verify", "--man=no", "ipwatch.service"]);
     assert!(systemd::run(&["ipwatch", "query", "ip", &lab.ip(7).to_string()]).contains("java"));
 }
 
-/// Probes and where they hang, not how much went on.
+/// The probes and their rungs, without counts.
 fn probes(daemon: &Daemon) -> Vec<Value> {
     let mut probes = daemon.list("probes", &["doctor"]);
     for probe in probes.iter_mut().filter_map(Value::as_object_mut) {
@@ -94,7 +94,7 @@ fn it_has_the_units_capabilities_and_no_other(lab: &Lab) {
         assert_eq!(u64::from_str_radix(&status(pid, set), 16).unwrap(), 0, "{set}");
     }
     assert_eq!((status(pid, "NoNewPrivs").as_str(), status(pid, "Seccomp").as_str()), ("1", "2"));
-    // No mount namespace of its own, which would keep what the node has unmounted.
+    // No mount namespace of its own: it would keep mounts that the node has unmounted.
     let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
     assert_eq!(mounts(&pid.to_string()), mounts("1"));
     assert_eq!(service.source("capabilities"), None);
@@ -110,7 +110,7 @@ fn it_has_the_units_capabilities_and_no_other(lab: &Lab) {
     let down = service.document(&["doctor"]).unwrap()["sources"].take();
     let down = down.as_array().unwrap().iter().filter(|source| source["status"] == "down");
     assert_eq!(down.collect::<Vec<_>>(), Vec::<&Value>::new());
-    // Taken while it runs: it is told by netlink, and read by entering.
+    // Created while it runs: reported by netlink, and read by entering.
     let late = Netns::new(lab, "late");
     late.ip(&format!("addr add {} dev lo", lab.cidr(2)));
     service.await_ip(lab.ip(2), late.inode);
@@ -138,7 +138,7 @@ fn a_capability_that_is_taken_away_is_named(lab: &Lab) {
     systemd::drop_in("");
 }
 
-/// What the journal has of a finding, the newest last.
+/// The journal entries about a finding, the newest last.
 fn journal(finding: &Value) -> Vec<Value> {
     let id = format!("IPWATCH_ID={}", finding["id"].as_str().unwrap());
     let text = systemd::run(&["journalctl", "--output=json", &id]);
@@ -165,12 +165,12 @@ fn a_finding_is_in_the_journal_with_its_runbook(lab: &Lab) {
     for (field, value) in wanted {
         assert_eq!(entry[field], value, "{field}: {entry}");
     }
-    // Asked for as an operator would.
+    // Queries that an operator would use.
     let by_code = format!("IPWATCH_CODE={code}");
     let by_ip = format!("IPWATCH_IP={}", lab.ip(1));
     let said = systemd::run(&["journalctl", "--output=json", &by_code, &by_ip]);
     assert!(!said.trim().is_empty());
-    // The catalog's entry, filled in, and with the runbook.
+    // The catalog entry, with its variables replaced, and with the runbook.
     let id = format!("IPWATCH_ID={}", finding["id"].as_str().unwrap());
     let text = systemd::run(&["journalctl", "--no-pager", "--catalog", &id]);
     for part in [
@@ -184,7 +184,7 @@ fn a_finding_is_in_the_journal_with_its_runbook(lab: &Lab) {
     }
 }
 
-/// What this process wrote to the journal.
+/// The journal entries of this process.
 fn log(pid: u32) -> String {
     systemd::run(&["journalctl", "--no-pager", "--output=cat", &format!("_PID={pid}")])
 }
@@ -199,7 +199,7 @@ fn a_reload_keeps_the_map(lab: &Lab) {
     let reload = |text: &str, says: &str| {
         fs::write(systemd::CONFIG, text).unwrap();
         systemd::run(&["systemctl", "reload", "ipwatch.service"]);
-        // systemd 252 does not wait for it.
+        // systemd 252 does not wait for the end of a reload.
         until(&format!("it says {says:?}"), 10, || log(pid).contains(says));
         assert_eq!(property("ActiveState"), "active");
         assert_eq!(systemd::main_pid(), pid, "the same process");
@@ -211,15 +211,15 @@ fn a_reload_keeps_the_map(lab: &Lab) {
     assert_eq!(property("NRestarts"), "0");
 }
 
-/// First the thread that the core is on, with all others going on; then the whole process.
+/// First stops only the thread of the core, then the whole process.
 fn a_core_that_stands_still_is_started_anew(lab: &Lab) {
     let config = Config::default().grace(1);
-    // Not to wait half a minute each time.
+    // Shorter than the unit's half minute.
     let service = systemd::service(lab, &config, "WatchdogSec=10s\nRestartSec=1s");
     let stuck = Stuck::new(lab);
     let before = finding_of(&stuck, &service);
     let first = systemd::main_pid();
-    // The runtime has one thread, the first.
+    // The runtime's only thread is the first one.
     sys::Held::take(first).unwrap().await_end(60);
     let second = systemd::await_successor(first);
     assert_eq!(property("NRestarts"), "1");
@@ -251,7 +251,7 @@ fn an_upgrade_restarts_it_and_keeps_findings(lab: &Lab) {
     assert_ne!(systemd::main_pid(), pid, "restarted");
     same(&before, &finding_of(&stuck, &service));
     assert_eq!(fs::read_to_string(systemd::CONFIG).unwrap(), config.text(), "kept");
-    // One that somebody stopped stays stopped.
+    // A service that was stopped stays stopped.
     systemd::run(&["systemctl", "stop", "ipwatch.service"]);
     systemd::install(&old);
     assert_eq!(property("ActiveState"), "inactive");
@@ -271,7 +271,7 @@ fn what_is_removed_is_gone(lab: &Lab) {
     for path in ["/var/lib/ipwatch", systemd::CONFIG] {
         assert!(Path::new(path).exists(), "{path} is kept until the purge");
     }
-    // It comes back as it was.
+    // The state is restored after a reinstall.
     systemd::install(&systemd::packages()[0]);
     assert_eq!(
         (property("ActiveState"), property("UnitFileState")),

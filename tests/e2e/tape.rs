@@ -1,5 +1,4 @@
-//! `record` and `replay`: a case from the field, taken along, says the same elsewhere; and it carries
-//! no secret.
+//! `record` and `replay`: a recorded case gives the same findings elsewhere, and contains no secret.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -27,7 +26,7 @@ fn record(lab: &Lab, config: &Config, out: &std::path::Path) -> Recorder {
 }
 
 fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
-    // One that no path or name of this test contains.
+    // A value that no path or name of this test contains.
     let secret = format!("canary-{:016x}", u64::from(std::process::id()) << 20 | 0xabcde);
     let mut hung = Hung::mount(lab);
     let netns = Netns::new(lab, "tape");
@@ -35,7 +34,7 @@ fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
     netns.add_address(&lab.cidr(7), "eth0");
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), &secret);
     let out = lab.dir().join("record.jsonl");
-    // A grace of its own, by which the replay goes too.
+    // A grace in the configuration, which the replay must use too.
     let config = Config::default().cache_dir(pod.cache()).grace(2);
     let recorder = record(lab, &config, &out);
     let mut helper = stuck::start_as(How::Kill, &netns, &mut hung, |helper| {
@@ -59,13 +58,13 @@ fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
     assert_eq!(finding["subject"]["ip"], lab.ip(7).to_string());
     assert_eq!(finding["subject"]["pod"]["name"], pod.name, "{finding}");
     assert_eq!(finding["holders"][0]["pid"], pid, "{finding}");
-    // What the recorder found as it happened, the replay finds, and at the same times.
+    // The replay must find what the recorder found, at the same times.
     let lives = |findings: Vec<Value>| -> BTreeMap<String, Vec<Value>> {
         let parts = ["code", "status", "since", "firing_at", "resolved_at", "subject", "steps"];
         let life = |finding: Value| {
             let id = finding["id"].as_str().unwrap().to_owned();
-            // What changes within ten seconds of another change is told later, and the end of the recording may come
-            // first. A finding that is over was told whole.
+            // A change within ten seconds of another is reported later, possibly after the end of the recording. A
+            // resolved finding was reported completely.
             let is_paced = |part| ["subject", "steps"].contains(&part);
             let told =
                 parts.iter().filter(|part| finding["status"] == "resolved" || !is_paced(**part));
@@ -76,13 +75,13 @@ fn a_record_is_replayed_to_the_same_finding_without_a_secret(lab: &Lab) {
     assert_eq!(lives(told(&record)), lives(findings), "as it happened, and replayed");
 }
 
-/// The findings as the recorder told them, each change in its turn.
+/// The recorder's findings, each change in order.
 fn told(record: &str) -> Vec<Value> {
     let lines = record.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.filter_map(|mut line| Some(line.get_mut("told")?["finding"].take())).collect()
 }
 
-/// The default grace of 5 s, the second look, and where there are no probes their stand-in's period.
+/// The default grace of 5 s, the second look, and without probes the interval of polling.
 fn past_the_grace() -> Duration {
     let unseen = if daemon::probes() == "off" { 5 } else { 0 };
     Duration::from_secs(u64::from(5 + unseen + 1 + 2 * patience()))
@@ -100,7 +99,7 @@ fn replayed(record: &std::path::Path) -> Vec<Value> {
     }
 }
 
-/// The line of a secret, for whoever must find the leak.
+/// The line with a secret, for the failure message.
 fn around<'a>(record: &'a str, secret: &str) -> &'a str {
     record.lines().find(|line| line.contains(secret)).unwrap_or_default()
 }
@@ -114,7 +113,7 @@ fn what_is_no_record_is_refused(lab: &Lab) {
     assert!(said.contains("novel.txt") && said.contains("line 1"), "{said}");
 }
 
-/// In a record of a process that hangs on FUSE: that mount is NFS, and the process waits in it.
+/// Changes a record of a process that hangs on FUSE: the mount is NFS, and the process waits in NFS.
 fn as_nfs(value: &mut Value, point: &str) {
     match value {
         Value::Object(object) => {
@@ -134,9 +133,9 @@ fn is_frame_of_fuse(text: &str) -> bool {
     frame == "request_wait_answer" || frame.starts_with("fuse_") && !frame.starts_with("fuse_dev_")
 }
 
-/// No NFS is here (`dead_nfs` has it, in a VM): the command is told of a record in which what hangs is called NFS, with
-/// the pid and the mount point of what really hangs, on FUSE. `umount -f` asks either file system to fail its requests (`umount_begin`, by
-/// `do_umount`, fs/namespace.c, 6.12).
+/// There is no NFS here (`dead_nfs` uses it, in a VM): the command comes from a record in which the file system is
+/// called NFS, with the pid and the mount point of a process that hangs on FUSE. `umount -f` makes either file system
+/// fail its requests (`umount_begin`, called by `do_umount`, fs/namespace.c, 6.12).
 fn what_is_told_of_nfs_fails_the_requests_of_the_process(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let netns = Netns::new(lab, "nfs");
@@ -163,13 +162,13 @@ fn what_is_told_of_nfs_fails_the_requests_of_the_process(lab: &Lab) {
     let (shell, command) = (Shell::new(lab), change(finding, "umount "));
     assert!(command.ends_with(point), "{command}");
     let hangs = || View::leader(helper.pid()).is_some_and(|view| view.state == 'D');
-    // The pid is another process's by now.
+    // The pid now belongs to another process.
     let (check, rest) = command.split_once(" && ").unwrap();
     let others = check.replacen("{18}", "{18}9", 1);
     assert_ne!(others, check);
     shell.refuses(&format!("{others} && {rest}"));
     assert!(hangs(), "its requests failed for another process");
-    // What is still in use stays mounted, and `umount` says so: what counts is that nothing waits any more.
+    // A file system in use stays mounted, and `umount` reports that: the process must no longer wait.
     let _ = shell.run(&command);
     support::poll::until("it ends", 10, || !hangs());
     shell.refuses(&command);

@@ -1,5 +1,5 @@
-//! Somebody without any privilege of his own does what the kernel lets everybody do, as much of it as he can: in network
-//! namespaces of a user namespace of his. The daemon lives on, and goes on telling of others.
+//! An unprivileged user does what the kernel permits to everybody, as much of it as possible, in network namespaces
+//! of their own user namespace. The daemon survives, and keeps reporting findings about others.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,27 +23,27 @@ support::tests! {
     under_a_flood_a_stuck_pod_is_found_as_soon needs [Fuse] @ Alone,
 }
 
-/// Netns of a stranger's, and what each is filled with: as many neighbours and routes as ipwatch keeps of one.
+/// Number of the user's netns, and of the entries in each: as many neighbours and routes as ipwatch keeps of one.
 const NETNS: usize = 24;
 const NEIGHBOURS: u32 = 4_096;
 const ROUTES: u32 = 8_192;
-/// What that may cost, in KiB, with what the allocator keeps: 12 MiB of it are what is kept of them.
+/// Maximum cost in KiB, with what the allocator keeps: 12 MiB of it are the entries.
 const MEMORY: u64 = 40 * 1024;
 /// What the daemon may have in all, in bytes, as its cgroup counts: half of `MemoryHigh` of the unit, above which it
 /// would be slowed down.
 const CEILING: u64 = 64 << 20;
 
-/// Somebody with nothing but an account.
+/// An unprivileged user.
 const NOBODY: u32 = 65_534;
 
-/// A process in a user namespace and a netns of its own, ended when dropped.
+/// A process in its own user namespace and netns, killed when dropped.
 struct Stranger {
     child: Child,
     done: PathBuf,
 }
 
 impl Stranger {
-    /// One that runs `script` as root of its own namespaces, and stays.
+    /// Starts a process that runs `script` as root of its own namespaces, and stays.
     fn start(dir: &Path, name: &str, script: &str) -> Self {
         let done = dir.join(format!("{name}.done"));
         let script = format!("{script}\ntouch {}; exec sleep 600", done.display());
@@ -66,7 +66,7 @@ impl Drop for Stranger {
     }
 }
 
-/// A directory that everybody writes to, as `/tmp`: the lab's own is closed to strangers. Removed when dropped.
+/// A world-writable directory like `/tmp`, because the lab's is not accessible to others. Removed when dropped.
 struct OpenDir(PathBuf);
 
 impl OpenDir {
@@ -84,7 +84,7 @@ impl Drop for OpenDir {
     }
 }
 
-/// Lines for `ip -batch`.
+/// Writes lines for `ip -batch`.
 fn batch(dir: &Path, name: &str, lines: impl Iterator<Item = String>) -> PathBuf {
     let path = dir.join(name);
     let text = lines.fold(String::new(), |mut text, line| {
@@ -95,7 +95,7 @@ fn batch(dir: &Path, name: &str, lines: impl Iterator<Item = String>) -> PathBuf
     path
 }
 
-/// The attack of security.md 2: 100 netns as these had the daemon killed within 13 s, where it may use 192 MiB.
+/// The attack of security.md 2: 100 such netns killed the daemon within 13 s, with a limit of 192 MiB.
 fn netns_that_are_full_take_no_memory(lab: &Lab) {
     let open = OpenDir::new(lab);
     let dir = open.0.as_path();
@@ -143,7 +143,7 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Whoever is new is found all the same.
+    // A new netns of somebody else is still found.
     let late = Netns::new(lab, "late");
     late.veth_to_host();
     late.add_address(&lab.cidr(10), "eth0");
@@ -176,13 +176,13 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
     daemon.await_ip(lab.ip(9), pod.inode);
 }
 
-/// What somebody does as often as he can, in shell, until he is ended.
+/// Shell commands that the user repeats as fast as possible, until killed.
 struct Flood {
     name: &'static str,
     script: &'static str,
 }
 
-/// Each is done by as many as the machine has CPUs for him: he shares them with the daemon.
+/// Each runs on as many CPUs as the machine has for this user: they are shared with the daemon.
 const FLOODS: [Flood; 5] = [
     Flood {
         name: "addresses",
@@ -204,8 +204,8 @@ const FLOODS: [Flood; 5] = [
     Flood { name: "netns", script: "while :; do unshare -n /bin/true; done" },
 ];
 
-/// security.md 4: a process that hangs in a pod was found after 29 s instead of 6. Time is taken from the kill to the
-/// moment that the finding fired, and compared within one run.
+/// security.md 4: a process that hangs in a pod was found after 29 s instead of 6. The time from the kill to the
+/// firing of the finding is compared within one run.
 fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
     let open = OpenDir::new(lab);
     let daemon = Daemon::start(lab, &Config::default().grace(2));

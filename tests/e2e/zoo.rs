@@ -1,8 +1,8 @@
-//! The zoo: what healthy nodes of every kind do, all at once and for as long as one likes. Nothing of it may be told as
-//! more than `info`, and no `info` that is not listed here with its reason.
+//! The zoo: what healthy nodes of every kind do, all at the same time and for as long as required. No finding above
+//! `info` may be reported, and no `info` that is not listed here with its reason.
 //!
-//! The usual run has short graces and some tens of seconds; `cargo xtask test --only zoo --cycles 3600` takes an hour with
-//! the default graces. What each animal is alone, see [`crate::never`]; pods in every ordinary way, see
+//! The usual run has short graces and takes some tens of seconds; `cargo xtask test --only zoo --cycles 3600` takes
+//! an hour with the default graces. For the single animals see [`crate::never`]; for pods in every ordinary way
 //! [`crate::healthy`].
 
 use std::path::Path;
@@ -24,18 +24,18 @@ support::tests! {
     nothing_innocent_is_flagged needs [Containerd, Fuse, FreezerV1, PlainCore] @ Alone,
 }
 
-/// Of the usual run.
+/// Duration of the usual run.
 const TIME: Duration = Duration::from_secs(40);
 /// The default graces, a poll of the runtime and a second look.
 const AFTERWARDS: Duration = Duration::from_secs(38);
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
-/// What may be told as `info`, and why.
+/// Codes that may be reported as `info`, and why.
 const CONTEXT: [(&str, &str); 1] = [(
     "ip-held-by-stuck-process",
     "a thousand threads take longer to end than the short grace of the usual run, and get on: told as slow",
 )];
 
-/// An animal: what it does again and again, until it is stopped.
+/// An animal: what it does repeatedly until it is stopped.
 type Animal = fn(&Lab, &Zoo<'_>);
 
 const ANIMALS: [(&str, Animal); 9] = [
@@ -57,7 +57,7 @@ struct Zoo<'a> {
 }
 
 impl Zoo<'_> {
-    /// Sleeps; whether it goes on.
+    /// Sleeps; returns whether to go on.
     fn pause(&self, ms: u64) -> bool {
         std::thread::sleep(Duration::from_millis(ms));
         !self.stop.load(Ordering::Relaxed)
@@ -69,7 +69,7 @@ impl Zoo<'_> {
 }
 
 fn nothing_innocent_is_flagged(lab: &Lab) {
-    // What the others use lies outside.
+    // The IPs of the other animals are outside.
     let subnet = Some(format!("{}/26", lab.ip(0)));
     let containerd = Containerd::start_as(lab, &Setup { subnet, ..Setup::default() });
     let hung = Hung::mount(lab);
@@ -88,7 +88,7 @@ fn nothing_innocent_is_flagged(lab: &Lab) {
     let zoo = &Zoo { stop: &stop, containerd: &containerd, hung: &hung };
     let began = Instant::now();
     std::thread::scope(|scope| {
-        // However it ends, they end.
+        // The animals end even if the test fails.
         let _stops = Stops(&stop);
         let all = ANIMALS.map(|(name, animal)| {
             let thread = std::thread::Builder::new().name(name.to_owned());
@@ -105,7 +105,7 @@ fn nothing_innocent_is_flagged(lab: &Lab) {
         None => never::wait(),
     }
     quiet(&follower.changes_seen());
-    // A follower may be too slow.
+    // A follower may be too slow, so the log is checked too.
     assert_eq!(alarm(&daemon), None);
     let told = follower.changes_seen().len();
     println!(
@@ -117,14 +117,14 @@ fn nothing_innocent_is_flagged(lab: &Lab) {
     until("what is wrong is told", 30, || alarm(&daemon).is_some());
 }
 
-/// The first line of the log that tells of a finding above `info`.
+/// The first line of the log about a finding above `info`.
 fn alarm(daemon: &Daemon) -> Option<String> {
     let log = daemon.log();
     let mut findings = log.lines().filter(|line| line.contains("ipwatch::finding"));
     findings.find(|line| !line.contains("severity=\"info\"")).map(str::to_owned)
 }
 
-/// Nothing above `info` was told, and no `info` that is not expected.
+/// Checks that nothing above `info` was reported, and no unexpected `info`.
 #[track_caller]
 fn quiet(changes: &[Value]) {
     let is_context = |finding: &Value| {
@@ -135,7 +135,7 @@ fn quiet(changes: &[Value]) {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Netns of people, of VPNs and of CI jobs: some stay, most come and go.
+/// Netns of people, of VPNs and of CI jobs: some stay, most are temporary.
 fn people(lab: &Lab, zoo: &Zoo<'_>) {
     let named = |n: u8, hint: &str| {
         let netns = Netns::new(lab, hint);
@@ -148,7 +148,7 @@ fn people(lab: &Lab, zoo: &Zoo<'_>) {
     tunnel.ip("tuntap add dev tun0 mode tun");
     tunnel.ip("link set tun0 up");
     tunnel.add_address(&lab.cidr(73), "tun0");
-    // A pool's owner keeps one by an fd alone.
+    // The owner of a pool holds one only by an fd.
     let pooled = named(74, "pool");
     let _keeper = Helper::new(Role::HoldFd).arg(pooled.path().to_str().unwrap()).start();
     pooled.unname();
@@ -159,7 +159,7 @@ fn people(lab: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// Processes in netns of their own: sandboxes of browsers, builds and services.
+/// Processes in their own netns: sandboxes of browsers, builds and services.
 fn sessions(_: &Lab, zoo: &Zoo<'_>) {
     while zoo.pause(100) {
         let mut all: Vec<_> = ["-n", "-Urn"]
@@ -178,7 +178,7 @@ fn sessions(_: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// An IP that goes from one node of a cluster to the other: removed first, or added first, for up to 200 ms.
+/// An IP that moves from one node of a cluster to the other: removed first, or added first, for up to 200 ms.
 fn failover(lab: &Lab, zoo: &Zoo<'_>) {
     let lan = Netns::new(lab, "lan");
     lan.ip("link add br0 type bridge");
@@ -212,7 +212,7 @@ fn failover(lab: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// Addresses and devices that change under a netns that lives on.
+/// Addresses and devices that change in a netns that lives on.
 fn devices(lab: &Lab, zoo: &Zoo<'_>) {
     let netns = Netns::new(lab, "devices");
     let own = lab.cidr(110);
@@ -234,7 +234,7 @@ fn devices(lab: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// What every node or pod has alike: a cache for names on a link-local address, an anycast service on loopback, the
+/// Addresses that every node or pod has: a DNS cache on a link-local address, an anycast service on loopback, the
 /// network of a Docker in a pod.
 fn everywhere(lab: &Lab, zoo: &Zoo<'_>) {
     let all: Vec<Netns> = (0..4)
@@ -275,7 +275,7 @@ fn twins(lab: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// Processes in a pod's place that end in every way, and with many threads.
+/// Processes in the role of a pod that end in every way, also with many threads.
 fn exits(lab: &Lab, zoo: &Zoo<'_>) {
     let netns = Netns::new(lab, "exits");
     netns.veth_to_host();
@@ -292,7 +292,7 @@ fn exits(lab: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// What looks stuck and is not.
+/// Processes that look stuck but are not.
 fn innocents(lab: &Lab, zoo: &Zoo<'_>) {
     let netns = Netns::new(lab, "innocents");
     netns.veth_to_host();
@@ -308,7 +308,7 @@ fn innocents(lab: &Lab, zoo: &Zoo<'_>) {
     assert_eq!(all.len(), 5);
 }
 
-/// Pods come and go; one is paused and killed, and dies when it is thawed; one ignores SIGTERM.
+/// Pods start and end; one is frozen and killed, and ends when it is thawed; one ignores SIGTERM.
 fn pods(lab: &Lab, zoo: &Zoo<'_>) {
     let containerd = zoo.containerd;
     let deaf = ["/bin/sh", "-c", "trap '' TERM; while :; do sleep 1; done"];

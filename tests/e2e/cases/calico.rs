@@ -1,8 +1,8 @@
-//! What a late DEL does with Calico's first datastore: a real etcd with its v2 API and R5's keys, pods that are wired
-//! as Calico wires them, and a plugin that goes by the pod's name, as Calico's did. No Calico runs: the plugin is a
-//! script, and what Felix would do is done by the test.
+//! The effect of a late DEL on Calico's first datastore: a real etcd with its v2 API and the keys of R5, pods wired
+//! as by Calico, and a plugin that uses the pod's name, as Calico's did. Calico does not run: the plugin is a script,
+//! and the test does the work of Felix.
 //!
-//! The node is a netns of the lab's own, which the daemon takes for its host.
+//! The node is a netns of the lab, which the daemon takes for its host.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -31,20 +31,20 @@ support::tests! {
     a_late_del_takes_the_endpoint_of_a_pods_successor needs [Etcd, FakeCri, Cni],
 }
 
-/// What each pod's default route is by, and no device has.
+/// The gateway of each pod's default route, which is on no device.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// First of the block's IPs, by its last octet.
+/// The last octet of the block's first IP.
 const BLOCK: u8 = 64;
-/// Longer than it takes until a missing endpoint counts and both the datastore (asked every 8 to 23 s) and the runtime
-/// have said again what they have.
+/// Longer than the time until a missing endpoint counts and both the datastore (asked every 8 to 23 s) and the
+/// runtime have answered again.
 const HEALTHY: Duration = Duration::from_secs(40);
-/// Seconds until that fires: the endpoint's grace, and two answers of the runtime after it.
+/// Seconds until that finding fires: the endpoint's grace, and two further answers of the runtime.
 const SURE: u32 = 60;
-/// The sandbox that kubelet cannot get rid of.
+/// The sandbox that kubelet cannot remove.
 const OLD: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 
-/// The plugin's DEL: IPs by their handle, then the endpoint; both are named after the pod, whatever the container.
-/// Of another's block a shell understands nothing: what it is without the handle lies beside the script.
+/// The plugin's DEL: releases IPs by their handle, then the endpoint; both are named after the pod, regardless of the
+/// container. A shell cannot edit the block: the block without the handle is in a file beside the script.
 const PLUGIN: &str = r#"#!/bin/sh
 conf=$(cat)
 [ "$CNI_COMMAND" = DEL ] || exit 0
@@ -60,23 +60,23 @@ ask --request DELETE "$keys/v1/host/$(of nodename)/workload/k8s/$pod/endpoint/$C
 exit 0
 "#;
 
-/// A node of Calico's, with its datastore.
+/// A node with Calico and its datastore.
 struct Node<'a> {
     lab: &'a Lab,
     netns: Netns,
-    /// Where packets go that are for nobody here.
+    /// The next hop of packets to other hosts.
     _router: Netns,
     etcd: Etcd,
     runtime: FakeCri,
     plugin: PathBuf,
 }
 
-/// A pod that is up.
+/// A running pod.
 struct Pod {
     name: &'static str,
     ip: Ipv4Addr,
     netns: Netns,
-    /// The node's end of its pair.
+    /// The host's end of its veth.
     device: String,
     paper: Sandbox,
     _pause: Running,
@@ -119,7 +119,7 @@ impl<'a> Node<'a> {
         format!("/calico/ipam/v2/assignment/ipv4/block/{}-26", self.lab.ip(BLOCK))
     }
 
-    /// The node's block, in which these pods have these IPs.
+    /// The node's block, with these pods' IPs allocated.
     fn block(&self, taken: &[(&str, Ipv4Addr)]) -> Value {
         let mut allocations = vec![Value::Null; 64];
         for (place, (_, ip)) in taken.iter().enumerate() {
@@ -138,7 +138,7 @@ impl<'a> Node<'a> {
         format!("/calico/v1/host/{}/workload/k8s/shop.{pod}/endpoint/eth0", node_name())
     }
 
-    /// ADD for a pod: its IP, its endpoint, its pair, and what Felix makes of that. `all` have IPs then.
+    /// ADD for a pod: its IP, its endpoint, its veth, and Felix's settings. `all`: the pods that have IPs after that.
     fn add(&self, name: &'static str, ip: Ipv4Addr, all: &[(&str, Ipv4Addr)]) -> Pod {
         let device = device_of(name);
         self.set(&self.block_key(), &self.block(all));
@@ -155,7 +155,7 @@ impl<'a> Node<'a> {
         });
         self.set(&Self::endpoint_key(name), &endpoint);
         netns.veth_to("eth0", &self.netns, &device);
-        // One MAC for all of them.
+        // The same MAC for all devices.
         self.netns.ip(&format!("link set {device} address ee:ee:ee:ee:ee:ee"));
         netns.add_address(&format!("{ip}/32"), "eth0");
         netns.ip(&format!("route add {GATEWAY} dev eth0 scope link"));
@@ -167,13 +167,13 @@ impl<'a> Node<'a> {
         Pod { name, ip, netns, device, paper, _pause: pause }
     }
 
-    /// What Felix does with the device of a pod that has no endpoint.
+    /// Felix's changes to the device of a pod without an endpoint.
     fn unwire(&self, pod: &Pod) {
         self.netns.ip(&format!("route del {}/32 dev {}", pod.ip, pod.device));
         set(&self.netns, &format!("ipv4/conf/{}/proxy_arp", pod.device), "0");
     }
 
-    /// The runtime has these, and the old sandbox of a pod.
+    /// Sets the runtime's pods to these, and the old sandbox of a pod.
     fn has(&self, pods: &[&Pod]) {
         let old =
             format!("sandbox {OLD} NOTREADY shop db-0 0badc0de-0000-4000-8000-000000000001 0\n");
@@ -181,12 +181,12 @@ impl<'a> Node<'a> {
         self.runtime.has(&(old + &lines.collect::<String>()));
     }
 
-    /// DEL of the old sandbox of `db-0`, as kubelet has it repeated: its netns is long gone.
+    /// DEL of the old sandbox of `db-0`, as repeated by kubelet: its netns no longer exists.
     fn late_del(&self) {
         self.call("DEL", OLD, "db-0", "");
     }
 
-    /// Calls the plugin, as a runtime does.
+    /// Calls the plugin as a runtime does.
     fn call(&self, what: &str, container: &str, pod: &str, netns: &str) {
         let config = json!({
             "name": "k8s-pod-network", "cniVersion": "0.3.0", "type": "calico", "nodename": node_name(),
@@ -207,28 +207,28 @@ impl<'a> Node<'a> {
     }
 }
 
-/// The name that Calico gives to the node's end of a pod's pair.
+/// Calico's name for the host's end of a pod's veth.
 fn device_of(pod: &str) -> String {
     let script = format!("printf shop.{pod} | sha1sum");
     let out = Command::new("sh").args(["-c", &script]).output().expect("run sha1sum");
     format!("cali{}", String::from_utf8_lossy(&out.stdout[..11]))
 }
 
-/// Whether the router answers a pod, if only to refuse it.
+/// Whether the router answers a pod, if only with a refusal.
 fn is_reachable(lab: &Lab, pod: &Pod) -> bool {
     let router = SocketAddr::from((lab.ip(1), 9));
     let answer = pod.netns.run(|| TcpStream::connect_timeout(&router, Duration::from_secs(2)));
     answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Waits until the runtime's word on a pod is known.
+/// Waits until the runtime's state of a pod is known.
 fn await_alive(daemon: &Daemon, pod: &Pod) {
     until(&format!("{} is known as Ready", pod.name), 30, || {
         daemon.ip_in(pod.ip, pod.netns.inode).is_some_and(|one| one["pod"]["state"] == "Ready")
     });
 }
 
-/// Nothing about the lab's was told since, `pending` included.
+/// Checks that nothing about the lab was reported since, not even as `pending`.
 #[track_caller]
 fn assert_quiet(lab: &Lab, daemon: &Daemon, follower: &Follower) {
     let mut told = follower.changes_seen();
@@ -237,7 +237,7 @@ fn assert_quiet(lab: &Lab, daemon: &Daemon, follower: &Follower) {
     assert_eq!(logged(lab, daemon), None);
 }
 
-/// It is about this pod, follows from `root`, and has these words in its evidence.
+/// Checks that the finding is about this pod, is a consequence of `root`, and has these words in its evidence.
 #[track_caller]
 fn assert_is(finding: &Value, pod: &Pod, root: Option<&Value>, words: &[&str]) {
     let (subject, id) = (&finding["subject"], root.map_or(&Value::Null, |root| &root["id"]));
@@ -252,7 +252,7 @@ fn assert_is(finding: &Value, pod: &Pod, root: Option<&Value>, words: &[&str]) {
     }
 }
 
-/// The next pod has the IP too, by a pair of its own, and the node's neighbour table has both.
+/// The next pod has the same IP on its own veth, and the node's neighbour table has both.
 fn await_both_entries(node: &Node<'_>, daemon: &Daemon, both: [&Pod; 2]) {
     let ip = both[0].ip;
     let macs = both.map(|pod| (pod.device.clone(), pod.netns.mac("eth0")));
@@ -281,7 +281,7 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     daemon.await_source("containerd");
     daemon.await_source("calico");
     let follower = daemon.follow();
-    // Before the successor is there it takes nothing.
+    // Before the successor exists, the DEL has no effect.
     node.late_del();
     let db = node.add("db-0", ip, &[("cart-0", other), ("db-0", ip)]);
     let freed = node.block(&[("cart-0", other)]).to_string();
@@ -305,7 +305,7 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
         &["calico DEL for sandbox bb4c1b2a9d7e of shop/db-0", &key, &node.block_key()],
     );
     node.unwire(&db);
-    // Its entry would be asked about anew within a minute.
+    // The kernel would ask again within a minute.
     ask_anew(&db.netns, GATEWAY);
     assert!(!is_reachable(lab, &db), "nothing answers for its gateway");
     let gateway = daemon.await_firing("gateway-neighbour-lost", SURE, about(ip));
@@ -324,8 +324,8 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
         assert_eq!(shell.said().last().map(String::as_str), Some(OLD));
     }
 
-    // Its IP is free in the datastore, and the next pod is given it. Each is at a pair of its own, so that on no link
-    // two answer and there is no `neighbour-conflict`: they meet at the node, which is a router to both.
+    // The IP is free in the datastore, and the next pod gets it. Each has its own veth, so no two answer on one link
+    // and there is no `neighbour-conflict`: they meet at the node, which is the router of both.
     let next = node.add("next-0", ip, &[("cart-0", other), ("next-0", ip)]);
     node.has(&[&cart, &db, &next]);
     await_both_entries(&node, &daemon, [&db, &next]);
@@ -344,13 +344,13 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     let root = root_in(&daemon, db.netns.inode);
     assert_is(&root, &db, None, &[&key, &node.block_key()]);
 
-    // Each deletes the one pod, by its uid.
+    // Each command deletes that pod by its uid.
     let deletes = [&del, &missing, &twice].map(|finding| change(finding, "kubectl delete --raw="));
     for delete in &deletes {
         shell.succeeds(delete);
         assert_eq!(shell.said()[..2], ["kubectl", "delete"]);
     }
-    // The pod is deleted, and its netns with it.
+    // The pod is deleted together with its netns.
     node.has(&[&cart, &next]);
     drop(db);
     for finding in [&del, &missing, &gateway, &twice] {

@@ -1,4 +1,4 @@
-//! A sandbox is dead, or hangs, and its tasks are not gone.
+//! A sandbox is dead or hangs, but its tasks still exist.
 
 use serde_json::Value;
 use support::fuse::Hung;
@@ -20,7 +20,7 @@ support::tests! {
     the_control_leaves_nothing_flagged needs [Containerd],
 }
 
-/// While kubelet tries to stop it, in vain: exactly one cause, with what the runtime says beside it.
+/// While kubelet fails to stop it: exactly one cause, with the runtime's state.
 fn a_stuck_process_has_its_runtimes_word(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let containerd = Containerd::shared(lab);
@@ -58,7 +58,7 @@ fn a_dead_sandbox_with_a_stuck_task_is_a_consequence(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let mut containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);
-    // Not cat: that one splices, and then hangs with the lock of the pipe to its shim, which hangs too.
+    // Not cat: it splices, and would then hang with the lock of the pipe to its shim, which would hang too.
     let command = ["/bin/busybox", "head", "-c", "1", "/host/hang"];
     let pod = containerd.run("db-0", hung.dir(), &command);
     await_word(&daemon, &pod, "Ready");
@@ -82,8 +82,8 @@ fn a_dead_sandbox_with_a_stuck_task_is_a_consequence(lab: &Lab) {
     );
 }
 
-/// A pod's shim is killed while containerd is away, and `lose` says how containerd comes back: the container lives
-/// on, and holds the IP until it is killed.
+/// Kills a pod's shim while containerd is down; `lose` restarts containerd. The container lives on, and holds the IP
+/// until it is killed.
 fn outlives<'a>(
     lab: &'a Lab,
     what: &str,
@@ -101,7 +101,7 @@ fn outlives<'a>(
     is_about(&finding, &pod);
     assert_eq!(finding["holders"][0]["pid"], pod.pid, "{finding:#?}");
     is_proven(&daemon, &pod, &finding);
-    // It may have been ended by what `is_proven` ran.
+    // `is_proven` may have ended it.
     let _ = sys::kill(pod.pid, libc::SIGKILL);
     daemon.await_resolved(&finding, SOON);
     let holder = format!("pid {} (sleep), pod and sandbox", pod.pid);
@@ -121,7 +121,7 @@ fn a_task_outlives_its_sandbox(lab: &Lab) {
         assert!(proof.contains("NotReady") && proof.contains(&pod.sandbox[..12]), "{proof}");
         assert!(proof.contains(&pod.pid.to_string()), "{proof}");
         assert_eq!(root_in(daemon, pod.netns)["id"], finding["id"]);
-        // Its runtime has it still, and ends it by its own command.
+        // The runtime still has it, and ends it by its own command.
         let shell = Shell::new(lab).with_runtime(&lab.dir().join("containerd/sock"));
         shell.looks(finding);
         let command = change(finding, "crictl ");
@@ -137,28 +137,28 @@ fn a_task_outlives_its_sandbox(lab: &Lab) {
     let _ = outlives(lab, what, lose, is_proven);
 }
 
-/// The runtime had it and has lost all it knew.
+/// The runtime lost all its state.
 fn a_task_outlives_a_sandbox_that_is_gone(lab: &Lab) {
     let lose = |containerd: &mut Containerd<'_>, _: &Pod| {
         containerd.wipe();
         containerd.restart_empty();
     };
-    // It is the init of a pid namespace, which SIGTERM does nothing to.
+    // The process is init of a pid namespace, which ignores SIGTERM.
     let is_ended = |daemon: &Daemon, pod: &Pod, finding: &Value| {
         let (shell, command) = (Shell::new(lab), change(finding, &format!("kill -9 {}", pod.pid)));
         shell.refuses(&command.replacen("{18}", "{18}9", 1));
         assert!(View::leader(pod.pid).is_some(), "it was ended for another process");
         shell.succeeds(&command);
         daemon.await_resolved(finding, SOON);
-        // Once more: it is gone, or a zombie that nobody has taken notice of, to which no signal does anything.
+        // Repeated: the process has ended, or is a zombie that was not reaped yet, on which no signal has an effect.
         let _ = shell.run(&command);
         assert!(daemon.findings_in(pod.netns).iter().all(|one| one["code"] != finding["code"]));
     };
     let _ = outlives(lab, "runtime's state wiped, a container lives", lose, is_ended);
 }
 
-/// The runtime takes it for alive, zombies hold no netns, and the name of the netns is its own: nothing
-/// is wrong with the IP that anybody could tell, and nothing is told.
+/// The runtime reports the pod as alive, zombies hold no netns, and the mount of the netns is legitimate: nothing is
+/// wrong with the IP, and nothing must be reported.
 fn zombies_of_a_stopped_shim_hold_nothing(lab: &Lab) {
     let containerd = Containerd::shared(lab);
     let daemon = watching(lab, &containerd);
@@ -181,7 +181,7 @@ fn zombies_of_a_stopped_shim_hold_nothing(lab: &Lab) {
     case("shim stopped, its children zombies", "none: a zombie holds no netns", "-", "-");
 }
 
-/// Shim killed, state kept: containerd cleans up, and so nothing is left to be told of.
+/// The shim was killed, but the state kept: containerd cleans up, so there is nothing to report.
 fn the_control_leaves_nothing_flagged(lab: &Lab) {
     let mut containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);

@@ -1,5 +1,5 @@
-//! A NIC of the node in the netns of a dead sandbox. In the VMs alone, which have a NIC that nobody needs;
-//! the runtime is a mock there, for no containerd fits: what it says is real, what it manages is not.
+//! A NIC of the node in the netns of a dead sandbox. Only in VMs, which have an unused NIC; the runtime is a fake,
+//! because no containerd fits.
 
 use std::path::Path;
 
@@ -18,12 +18,12 @@ support::tests! {
 
 const CODE: &str = "device-held-by-dead-sandbox";
 
-/// A network device with hardware behind it, and that hardware's address.
+/// A hardware network device, and its bus address.
 fn nic() -> (String, String) {
     let devices = std::fs::read_dir("/sys/class/net").unwrap().flatten();
     let hardware = devices.filter_map(|device| {
         let parent = std::fs::canonicalize(device.path().join("device")).ok()?;
-        // virtio-net hangs on virtio, and that on PCI.
+        // virtio-net is a virtio device, which is a PCI device.
         let address = parent.file_name()?.to_str()?.to_owned();
         Some((device.file_name().to_str()?.to_owned(), address))
     });
@@ -72,7 +72,7 @@ fn a_nic_stays_in_a_dead_sandbox(lab: &Lab) {
     );
 }
 
-/// By its own address, or by that of the bus behind it.
+/// By the device's own address, or by that of the bus behind it.
 fn names(finding: &Value, address: &str) -> bool {
     let proof = super::evidence(finding);
     let behind = std::fs::canonicalize("/sys/bus/virtio/devices").ok();

@@ -1,5 +1,5 @@
-//! The same with docker as the runtime: its word beside a stuck process, and what outlives a container
-//! that docker takes for ended.
+//! The cases with docker as the runtime: its state of a stuck process's container, and a process that outlives its
+//! container.
 
 use support::docker::{Container, Dockerd};
 use support::fuse::Hung;
@@ -34,7 +34,7 @@ fn a_stuck_pod_of_docker_has_its_word(lab: &Lab) {
     let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(pod.sandbox.netns));
     let subject = &finding["subject"];
     assert_eq!(subject["ip"], pod.sandbox.ip.as_str(), "{finding:#?}");
-    // From the name that kubelet gave it: there is no CNI result here.
+    // From the name that kubelet gave it: there is no CNI result.
     assert_eq!(subject["pod"]["namespace"], "shop", "{finding:#?}");
     assert_eq!(subject["pod"]["name"], "db-0", "{finding:#?}");
     assert_eq!(subject["pod"]["uid"], pod.uid.as_str(), "{finding:#?}");
@@ -87,7 +87,7 @@ fn a_process_outlives_a_container_of_docker(lab: &Lab) {
     );
 }
 
-/// A bridge of the node's. It bears no address.
+/// A bridge in the host's netns, without an address.
 struct Bridge(String);
 
 impl Bridge {
@@ -98,7 +98,7 @@ impl Bridge {
         Self(name)
     }
 
-    /// Plugs the container's end on the node in.
+    /// Attaches the host's end of the container's veth.
     fn plug(&self, container: &Container) {
         let port = format!("iwd{}", container.netns);
         netns::ip(&format!("link set {port} master {}", self.0));
@@ -135,7 +135,7 @@ fn the_newer_of_two_containers_with_one_ip_is_stopped(lab: &Lab) {
     assert_eq!(state(&new).as_deref(), Some("exited"));
     assert_eq!(state(&old).as_deref(), Some("running"), "the older one goes on");
     daemon.await_resolved(&finding, SOON);
-    // Once more, and when it runs again with an IP that is in nobody's way.
+    // A repetition, and when the container runs again with an IP without conflict.
     shell.refuses(&stop);
     dockerd.start_again(&new);
     shell.refuses(&stop);

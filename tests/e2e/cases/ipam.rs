@@ -1,5 +1,5 @@
-//! IPAM and its plugins go wrong: a store that says nothing, a DEL that fails, one that hits the wrong pod,
-//! and what a failed ADD leaves.
+//! Failures of IPAM and its plugins: an empty store entry, a DEL that fails, a DEL that affects the wrong pod, and
+//! what a failed ADD leaves.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,7 +29,7 @@ const FAILING: &str = "cni-del-failing";
 const SUCCESSOR: &str = "cni-del-hits-successor";
 const ORPHANED: &str = "veth-orphaned";
 
-/// The finding's proof names this.
+/// Whether the finding's evidence contains this.
 fn tells_of(what: &str) -> impl Fn(&Value) -> bool {
     move |finding| evidence(finding).contains(what)
 }
@@ -43,7 +43,7 @@ fn of_networks(lab: &Lab) -> support::Config {
     config().leak_age(2).networks(&[network::conf_dir(lab)], &network::bin_dir(lab))
 }
 
-/// What a crash in the middle of a write leaves. host-local passes over it, and its IP is lost.
+/// What a crash during a write leaves. host-local skips such a file, and its IP is lost.
 fn an_empty_reservation_is_told(lab: &Lab) {
     let node = Netns::new(lab, "node");
     let network = a_network(lab, &node, "bridge");
@@ -59,7 +59,7 @@ fn an_empty_reservation_is_told(lab: &Lab) {
     case("an empty reservation", UNREADABLE, "the file", "yes, when it is gone");
 }
 
-/// The one that makes kubelet try for ever.
+/// An empty result, which makes kubelet retry forever.
 fn an_empty_cached_result_is_told(lab: &Lab) {
     let cache = lab.subdir("cache");
     let daemon = Daemon::start(lab, &config().cache_dir(&cache));
@@ -80,7 +80,7 @@ fn a_del_that_fails_again_and_again_is_told(lab: &Lab) {
     let pod = containerd.pod("web-0").sandbox();
     containerd.fail_del(true);
     let stop = || containerd.begin_stop(&pod).wait().unwrap().success();
-    // As kubelet, which goes on for ever.
+    // Like kubelet, which retries forever.
     let mut tries = 0;
     support::poll::until("it is told", SOON, || {
         assert!(!stop(), "it cannot be stopped");
@@ -103,7 +103,7 @@ fn a_del_that_fails_again_and_again_is_told(lab: &Lab) {
         let list = shell.run("crictl pods");
         String::from_utf8_lossy(&list.stdout).contains(&*pod.sandbox)
     };
-    // While DEL fails the sandbox is not removed: nobody would run DEL for it any more.
+    // While DEL fails, the sandbox must not be removed: nobody would run DEL for it any more.
     shell.refuses(&command);
     assert!(is_there(), "it was removed without its DEL");
     containerd.fail_del(false);
@@ -114,8 +114,8 @@ fn a_del_that_fails_again_and_again_is_told(lab: &Lab) {
     case("DEL fails again and again", FAILING, "sandbox, plugin, pod", "yes, when it succeeds");
 }
 
-/// A plugin that names what it makes after the pod, as Calico did with etcd v2: DEL of whichever sandbox of
-/// the pod takes away what the last one got.
+/// A plugin that names its objects after the pod, as Calico did with etcd v2: DEL of any sandbox of the pod removes
+/// what the last one got.
 const BY_NAME: &str = r#"#!/bin/sh
 pod=${CNI_ARGS##*K8S_POD_NAME=}
 record="$0.${pod%%;*}"
@@ -174,7 +174,7 @@ fn a_late_del_takes_the_successors_network(lab: &Lab) {
     );
 }
 
-/// A pair of devices in the host's netns. They bear no address.
+/// A veth pair in the host's netns, without addresses.
 struct Pair(String);
 
 impl Drop for Pair {
@@ -183,7 +183,7 @@ impl Drop for Pair {
     }
 }
 
-/// What an ADD leaves that failed before it moved one of them.
+/// What an ADD leaves if it fails before it moves one end.
 fn both_ends_of_a_pods_veth_on_the_node(lab: &Lab) {
     let daemon = Daemon::start(lab, &config().leak_age(2));
     let name = format!("veth{:08x}", std::process::id());

@@ -1,5 +1,5 @@
-//! A pod is gone without a trace in its runtime, and its netns is not: held by its name, an fd, a
-//! socket, a mount elsewhere, or by what nobody can see.
+//! A pod is unknown to its runtime, but its netns still exists: held by its name, an fd, a socket, a mount elsewhere,
+//! or something invisible.
 
 use std::ops::Deref;
 
@@ -24,7 +24,7 @@ support::tests! {
 
 const CODE: &str = "netns-leaked";
 
-/// Kills a pod with all that knows of it. Its netns stays, and its IP.
+/// Kills a pod and removes all state about it. Its netns stays, with its IP.
 fn lose(containerd: &mut Containerd<'_>, pod: &PodSandbox) {
     containerd.crash();
     containerd.kill_shim_and_children(pod);
@@ -32,12 +32,12 @@ fn lose(containerd: &mut Containerd<'_>, pod: &PodSandbox) {
     containerd.restart_empty();
 }
 
-/// Takes the netns's name away, as whoever unmounts it and leaves it at that.
+/// Unmounts the netns, as a person would who does nothing else.
 fn unname(pod: &PodSandbox) {
     rustix::mount::unmount(&pod.path, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
-/// A daemon and the runtime that it asks.
+/// A daemon and its runtime.
 struct Leak<'a> {
     daemon: Daemon,
     _containerd: Containerd<'a>,
@@ -51,7 +51,7 @@ impl Deref for Leak<'_> {
     }
 }
 
-/// A pod whose netns `hold` comes to hold is lost. The finding, and what holds.
+/// Loses a pod whose netns is then held by `hold`. Returns the finding and the holder.
 fn leak<T>(lab: &Lab, hold: impl FnOnce(&PodSandbox) -> T) -> (Leak<'_>, PodSandbox, Value, T) {
     let mut containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);
@@ -77,8 +77,8 @@ fn a_leak_by_its_own_name(lab: &Lab) {
     case("state wiped", CODE, "bind mount, its path", "yes, when it is unmounted");
 }
 
-/// A helper that holds it by `role`, its name being gone, is named as `kind`, and it is over when the
-/// helper ends.
+/// A helper that holds the unnamed netns by `role` is named as `kind`, and the finding is resolved when the helper
+/// ends.
 fn held_by(lab: &Lab, role: Role, kind: &str) -> Value {
     let (daemon, pod, finding, helper) = leak(lab, |pod| {
         let path = pod.path.to_str().unwrap();
@@ -174,7 +174,7 @@ fn a_leak_by_a_mount_elsewhere(lab: &Lab) {
     );
 }
 
-/// The agent may keep more of the dead pod than the netns: then that is the cause.
+/// If the agent keeps more of the dead pod than the netns, that is the cause.
 fn root_of(daemon: &Daemon, finding: &Value) {
     if let Some(cause) = finding["caused_by"].as_str() {
         let all = daemon.findings();
@@ -183,15 +183,15 @@ fn root_of(daemon: &Daemon, finding: &Value) {
     }
 }
 
-/// The pod died before the daemon first looked: the CNI result alone says whose the netns was, and the
-/// runtime denies it.
+/// The pod died before the daemon's first look: only the CNI result shows the owner of the netns, and the runtime
+/// denies it.
 fn a_leak_of_before_the_start(lab: &Lab) {
     let mut containerd = Containerd::start(lab);
     let pod = containerd.pod("web-0").sandbox();
     lose(&mut containerd, &pod);
-    // A runtime that has a pod is a kubelet's, and its word on the others counts.
+    // A runtime with pods is used by a kubelet, so its denial of others counts.
     let other = containerd.pod("web-1").sandbox();
-    // Nobody knows how long it has been so, only how old it is.
+    // It is unknown how long this has been so; only the age is known.
     let config = super::config().cri(containerd.socket()).leak_age(3);
     let daemon = Daemon::start(lab, &config);
     let finding = daemon.await_firing(CODE, SOON, is_in(pod.netns));
@@ -210,7 +210,7 @@ fn a_leak_of_before_the_start(lab: &Lab) {
     );
 }
 
-/// No runtime to ask at all: age decides.
+/// Without a runtime the age decides.
 fn a_leak_without_a_runtime_is_one_by_its_age(lab: &Lab) {
     let netns = Netns::new(lab, "old");
     netns.veth_to_host();

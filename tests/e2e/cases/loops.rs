@@ -1,4 +1,4 @@
-//! Sandboxes of one pod come and go.
+//! Sandboxes of one pod are created and end repeatedly.
 
 use support::Lab;
 use support::harness::case;
@@ -18,7 +18,7 @@ fn a_sandbox_that_is_made_again_and_again_is_a_loop(lab: &Lab) {
     let daemon = watching(lab, &containerd);
     let first = containerd.pod("web-0").sandbox();
     containerd.halt(&first);
-    // Beside it a pod of a StatefulSet that is made anew as often: the same name, but another pod.
+    // In addition a pod of a StatefulSet that is recreated as often: the same name, but another pod.
     let stateful = |_| {
         let pod = containerd.pod("db-0").sandbox();
         containerd.halt(&pod);

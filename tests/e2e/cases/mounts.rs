@@ -1,4 +1,4 @@
-//! An agent with a mount namespace of its own keeps a dead container's file system mounted.
+//! An agent with its own mount namespace keeps a dead container's file system mounted.
 
 use support::Lab;
 use support::harness::case;
@@ -12,11 +12,12 @@ support::tests! {
     an_agent_keeps_a_dead_pods_shm needs [Containerd],
 }
 
-/// What is unmounted on the node stays mounted in a mount namespace that was copied before and does not
-/// follow. (Of a directory that is removed the kernel takes away the mounts everywhere, since 3.18, so
-/// what shows here is what a runtime keeps until the sandbox is removed.)
+/// A file system that is unmounted on the node stays mounted in a mount namespace that was copied before and does not
+/// follow the node's. (When a directory is removed, the kernel unmounts everywhere, since 3.18; so the test uses a
+/// mount that a runtime keeps until the sandbox is removed.)
 fn an_agent_keeps_a_dead_pods_shm(lab: &Lab) {
-    // Of its own: an agent that keeps mounts of other dead pods too is one finding about all of them.
+    // Its own containerd: for an agent that also keeps mounts of other dead pods there is one finding about all of
+    // them.
     let containerd = Containerd::start(lab);
     let daemon = watching(lab, &containerd);
     let pod = containerd.run("web-0", lab.dir(), &SLEEP);
@@ -42,7 +43,7 @@ fn an_agent_keeps_a_dead_pods_shm(lab: &Lab) {
     assert!(remedies.contains(&format!("umount -N {} ", agent.pid())), "{remedies}");
     let container = finding["subject"]["container"]["id"].as_str().unwrap_or_default();
     assert!([&pod.sandbox, &pod.container].contains(&&container.to_owned()), "{finding:#?}");
-    // Pasted, it is gone from the agent's mount namespace, while the agent lives.
+    // The pasted command removes it from the agent's mount namespace while the agent lives.
     let shell = Shell::new(lab);
     shell.looks(&finding);
     let unmounts = changes(&finding);

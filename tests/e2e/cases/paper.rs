@@ -1,5 +1,5 @@
-//! The same where no containerd fits, in the VMs: pods on paper, whose runtime is a mock. What the kernel
-//! says is real; so this shows that kernels which tell less of it still lead to the same findings.
+//! The cases in VMs, where no containerd fits: pods of a fake runtime on real kernels. They show that kernels which
+//! report less lead to the same findings.
 
 use serde_json::Value;
 use support::fake_cri::FakeCri;
@@ -28,7 +28,7 @@ fn watching(lab: &Lab, runtime: &FakeCri, pod: &Sandbox) -> Daemon {
     daemon
 }
 
-/// Waits until a netns is known to be of a pod that lives.
+/// Waits until the daemon knows a netns as that of a living pod.
 fn await_ready(lab: &Lab, daemon: &Daemon, n: u8, netns: &Netns) {
     support::poll::until("the pod is known as Ready", 30, || {
         daemon.ip_in(lab.ip(n), netns.inode).is_some_and(|a| a["pod"]["state"] == "Ready")
@@ -53,7 +53,7 @@ fn a_task_of_a_dead_sandbox(lab: &Lab) {
     case("sandbox dead by a mock's word", code, "pid and pod", "yes, when it is killed");
 }
 
-/// All at once: by its name, an fd, a socket, an fd in flight and a mount elsewhere.
+/// All at the same time: held by name, an fd, a socket, an fd in flight and a mount elsewhere.
 fn netns_that_are_held_in_every_way(lab: &Lab) {
     let runtime = FakeCri::start(lab);
     let ways = [
@@ -61,7 +61,7 @@ fn netns_that_are_held_in_every_way(lab: &Lab) {
         (Some(Role::HoldFd), "fd"),
         (Some(Role::HoldSocket), "socket"),
         (Some(Role::HoldInFlight), "kernel"),
-        // The last: it keeps the names of all that are still named.
+        // The last one: it keeps the names of all netns that still have one.
         (Some(Role::Agent), "mount"),
     ];
     let pods: Vec<(Netns, Sandbox)> =

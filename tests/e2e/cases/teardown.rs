@@ -23,7 +23,7 @@ fn with_address(lab: &Lab, hint: &str) -> Netns {
     netns
 }
 
-/// The worker that hangs is the one that is named.
+/// Checks that the hanging worker is named.
 fn names_the_worker(finding: &Value) -> u32 {
     let (pid, view) = eventually("a worker hangs", 10, rtnl::cleanup_worker);
     assert_eq!(finding["holders"][0]["pid"], pid, "{finding:#?}");
@@ -52,7 +52,7 @@ fn a_teardown_that_hangs_while_it_is_watched(lab: &Lab) {
     case("rtnl is held while netns die", CODE, &format!("kernel worker {pid}, its stack"), "yes");
 }
 
-/// Nothing tells of it any more but the worker itself.
+/// Only the worker itself shows it.
 fn a_teardown_that_hung_before_the_start(lab: &Lab) {
     let netns = with_address(lab, "first");
     let held = rtnl::Held::take();

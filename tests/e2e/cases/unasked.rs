@@ -1,5 +1,5 @@
-//! Two runtimes on one node, of which one is asked. What it does not know may be the other's: nothing of that is
-//! called dead, and `doctor` says who is not asked. What it knew itself is still found.
+//! Two runtimes on one node, of which only one is asked. A pod that it does not know may belong to the other: it is
+//! not called dead, and `doctor` shows which runtime is not asked. A pod that it did know is still found.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -23,11 +23,11 @@ support::tests! {
 
 /// Age from which a denial counts, in seconds.
 const AGE: u32 = 3;
-/// By then it was found in every run of a daemon that took a denial for a death: the age, two answers of the runtime
-/// that is asked, and as much again.
+/// A daemon that counts a denial as a death would have a finding by then: the age, two answers of the asked runtime,
+/// and the same time again.
 const LONG_SINCE: u64 = 30;
 
-/// The source that tells which runtimes run, once it complains about this one.
+/// The detail of the source for running runtimes, when it mentions this one.
 #[track_caller]
 fn complaint(daemon: &Daemon, about: &str) -> String {
     eventually("doctor names the runtime that is not asked", 60, || {
@@ -37,7 +37,7 @@ fn complaint(daemon: &Daemon, about: &str) -> String {
     })
 }
 
-/// Nothing is told of this netns, all the while that its holder lives.
+/// Checks that nothing is reported about this netns while its holder lives.
 fn stays_silent(daemon: &Daemon, netns: u64, holder: u32) {
     let began = std::time::Instant::now();
     while began.elapsed().as_secs() < LONG_SINCE {
@@ -63,7 +63,7 @@ fn a_living_pod_of_a_containerd_that_is_not_asked(lab: &Lab) {
         "{said}"
     );
     assert!(said.contains("[runtime] sockets"), "what to do: {said}");
-    // Of its own the one that is asked tells as ever.
+    // For the pods of the asked runtime findings are reported as usual.
     asked.crash();
     asked.kill_shim_and_pause(&own);
     asked.forget_in_runc(&own.container);
@@ -91,7 +91,7 @@ fn a_living_pod_of_a_dockerd_that_is_not_asked(lab: &Lab) {
     asked.stop(&own);
 }
 
-/// A process of uid 65534, ended when dropped.
+/// A process with uid 65534, killed when dropped.
 pub(crate) struct Forged(pub(crate) Child);
 
 impl Drop for Forged {
@@ -101,7 +101,7 @@ impl Drop for Forged {
     }
 }
 
-/// It makes no runtime, and so nobody's containers unknown.
+/// Such a process is not a runtime, so other pods do not become unknown.
 fn a_process_that_is_only_called_containerd(lab: &Lab) {
     let forged: Vec<Forged> = ["containerd", "containerd-shim-runc-v2", "crio"]
         .iter()

@@ -1,7 +1,7 @@
-//! Random changes of networks: what a seed draws is the same each time.
+//! Random changes of networks, reproducible by a seed.
 //!
-//! There are few names and few addresses, so that commands meet: an address that is there already, with another
-//! peer or prefix, on a device that was just renamed. Many fail for that, which is as it should be.
+//! There are few names and few addresses, so that commands collide: an address that exists already, with another peer
+//! or prefix, on a device that was just renamed. Many commands fail for that reason, which is intended.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Less than `end`, which is not 0.
+    /// A number less than `end`, which must not be 0.
     pub(super) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).expect("less than an usize")
     }
@@ -32,16 +32,16 @@ impl Rng {
     }
 }
 
-/// Something to do in one netns.
+/// A change in one netns.
 #[derive(Debug)]
 pub(super) enum Step {
     /// Lines for `ip -force -batch -`.
     Ip(String),
-    /// A file below `/proc/sys/net`, and what is written there.
+    /// A file below `/proc/sys/net`, and its new value.
     Sysctl(String, &'static str),
 }
 
-/// What is done at one time: lanes side by side, each a list of steps with the slot of its netns.
+/// Changes made at the same time: concurrent lanes, each a list of steps with the slot of its netns.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) lanes: Vec<Vec<(usize, Step)>>,
@@ -50,7 +50,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Draws one over these netns.
+    /// Draws a batch for these netns.
     pub(super) fn draw(rng: &mut Rng, names: &[String]) -> Self {
         let lanes = (0..2)
             .map(|_| {
@@ -87,7 +87,7 @@ const DEVICES: &[&str] = &[
     "iv0", "nk0", "nk1",
 ];
 
-/// Per device and netns.
+/// Sysctls of devices and netns.
 const SYSCTLS: &[(&str, &[&str])] = &[
     ("ipv6/conf/DEV/disable_ipv6", &["0", "1", "0"]),
     ("ipv6/conf/all/disable_ipv6", &["0", "1", "0", "0"]),

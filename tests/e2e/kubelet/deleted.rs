@@ -1,5 +1,5 @@
-//! A pod that hangs is deleted by force: the API has forgotten it at once, and its IP is still up. kubelet says so
-//! after two calls to the runtime have timed out, in an Event on a pod that is no more.
+//! A pod that hangs is force-deleted: it is removed from the API at once, and its IP is still up. kubelet reports
+//! that after two calls to the runtime have timed out, in an Event about a pod that no longer exists.
 
 use support::Lab;
 use support::harness::FIGURE;
@@ -13,9 +13,9 @@ support::tests! {
 }
 
 const FAILED: &str = "FailedKillPod";
-/// What is said about its IP before kubelet says anything.
+/// Findings about its IP before kubelet's Event.
 const CODES: &[&str] = &["ip-held-by-stuck-process", "ip-held-by-deleted-pod"];
-/// Instead of two minutes, of which kubelet waits twice: by itself it says FailedKillPod after four.
+/// Instead of two minutes, which kubelet waits twice: with the default, FailedKillPod comes after four minutes.
 const TIMEOUT: &str = "--runtime-request-timeout=30s";
 
 fn a_force_deleted_pod_that_hangs_is_told_before_kubelet_says_so(lab: &Lab) {

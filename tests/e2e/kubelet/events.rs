@@ -1,5 +1,5 @@
-//! A finding is an Event on the pod that it hurts, made with the rights of our manifests, and after a restart of the
-//! daemon the same one still.
+//! A finding becomes an Event on the affected pod, created with the rights in our manifests, and stays the same Event
+//! after a restart of the daemon.
 
 use serde_json::Value;
 use support::kubernetes::Node;
@@ -13,7 +13,7 @@ support::tests! {
     an_event_on_the_pod_says_who_holds_its_ip needs [Containerd, Kubelet, SharedApiServer],
 }
 
-/// What the daemon needs for it.
+/// The daemon's RBAC rules for Events.
 const RIGHTS: &str = include_str!("../../../deploy/kubernetes/api/events.yaml");
 const REASON: &str = "IpHeldByDeletedPod";
 
@@ -35,7 +35,7 @@ fn an_event_on_the_pod_says_who_holds_its_ip(lab: &Lab) {
     daemon.await_ip(&pod.ip, pod.netns);
     let uid = node.pod("web-0").expect("the pod")["metadata"]["uid"].clone();
 
-    // Nobody ends what the API server deletes then.
+    // Without kubelet nobody ends the pods that the API server deletes then.
     node.crash_kubelet();
     node.force_delete("web-0");
     let (_, event) = heard.await_first("web-0", REASON, 120);

@@ -1,5 +1,5 @@
-//! A node loses its runtime's state twice, and with it the pods that nobody stops then; the range fills until
-//! kubelet cannot start the next one.
+//! A node loses its runtime's state twice, and with it pods that nobody stops then; the range fills until kubelet
+//! cannot start the next pod.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ fn run(node: &Node<'_>, numbers: std::ops::Range<usize>) -> Vec<PodSandbox> {
     numbers.map(|n| sandbox(&node.run_idle(&format!("web-{n}")))).collect()
 }
 
-/// The runtime's state is lost, and somebody clears the pods away that cannot be stopped: kubelet then finds
-/// nothing to stop, and nobody ever asks for a DEL. Returns since when the runtime answers again.
+/// Loses the runtime's state and force-deletes the pods, which cannot be stopped: kubelet then finds nothing to stop,
+/// and DEL is never called. Returns the time since which the runtime answers again.
 fn lose(node: &mut Node<'_>, pods: &[PodSandbox]) -> Instant {
     crash(&mut node.containerd, pods);
     pods.iter().for_each(|pod| node.force_delete(&pod.name));
@@ -62,8 +62,8 @@ fn a_pod_fails_long_after_the_first_leak_was_told(lab: &Lab) {
     told.lead(&failure, EXHAUSTING, is_of(&network), of_range(&network, 4));
 }
 
-/// The patience of a daemon as it is installed: what proves that nobody comes back for them shortens it. The whole range
-/// is lost at once, and the next pod comes two seconds after the node is Ready.
+/// With default graces, which are shortened by proof that nobody will free the reservations. The whole range is lost
+/// at once, and the next pod starts two seconds after the node is Ready.
 fn five_leaks_of_a_crash_are_told_before_the_next_pod_fails(lab: &Lab) {
     let mut node = Node::shared(lab, &small(lab), &[]);
     let config = Config::default()

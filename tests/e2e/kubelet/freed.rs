@@ -1,5 +1,5 @@
-//! A pod is deleted by force while its process hangs in the kernel. kubelet stops what is left of its sandbox, its IP
-//! is freed, and the fifth next pod is given it and is Ready, without a word.
+//! A pod is force-deleted while its process hangs in the kernel. kubelet stops the rest of its sandbox, its IP is
+//! freed, and the fifth next pod gets the IP and becomes Ready, without any error.
 
 use support::Lab;
 use support::lead::Failure;
@@ -19,13 +19,13 @@ fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {
     let mut deleted = Deleted::start(lab, &[]);
     let Deleted { node, daemon, told, events, pod, .. } = &deleted;
     assert!(deleted.is_reserved(), "its IP is reserved");
-    // Its shim gives up, and its netns has lost its name: for kubelet it has ended, and so has its sandbox.
+    // Its shim is killed, and its netns unmounted: for kubelet it has ended, and so has its sandbox.
     orphan(&node.containerd, pod);
     until("kubelet has its IP freed", 60, || !deleted.is_reserved());
     assert!(pod.hangs(), "with its process and its netns");
     told.await_word(RELEASED, SOON, is_about(&pod.ip));
 
-    // host-local goes round: the fifth next pod gets it.
+    // host-local assigns round-robin: the fifth next pod gets it.
     let others: Vec<PodSandbox> =
         (0..4).map(|n| PodSandbox::clone(&node.run_idle(&format!("web-{n}")))).collect();
     await_ready(daemon, &others);
@@ -38,10 +38,10 @@ fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {
         slow: true,
     };
     told.lead(&failure, RELEASED, is_about(&pod.ip), |finding| deleted.is_named(finding));
-    // Kubernetes has nothing to say of it: the pod is Ready.
+    // Kubernetes reports nothing: the pod is Ready.
     let warnings = events.of("web-4").into_iter().filter(|(_, event)| event["type"] != "Normal");
     assert_eq!(warnings.count(), 0, "{:#?}", events.of("web-4"));
-    // As soon as the runtime has said when its sandbox was made, the newer one is known.
+    // The newer one is known when the runtime has reported the creation time of its sandbox.
     let duplicate = daemon.await_firing(DUPLICATE, SOON, |finding| {
         is_about(&pod.ip)(finding) && finding["subject"]["pod"]["name"] == "web-4"
     });
@@ -49,7 +49,7 @@ fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {
         let older = word["code"] == DUPLICATE && word["steps"].to_string().contains("/pods/db-0");
         assert!(!older, "the older one is to be deleted: {word:#?}");
     }
-    // The printed command deletes the newer pod, and none that has its name later.
+    // The printed command deletes the newer pod, but none that has its name later.
     let shell = Shell::new(lab).with_kubectl(&node.control.admin_config());
     shell.looks(&duplicate);
     let command = change(&duplicate, "kubectl delete --raw=");
@@ -59,7 +59,7 @@ fn a_freed_ip_is_told_before_the_next_pod_has_it(lab: &Lab) {
     assert!(!is_deleted(), "another one was deleted");
     shell.succeeds(&command);
     assert!(is_deleted(), "{command}");
-    // Once more: it ends no sooner, and no other.
+    // A repetition: it does not end earlier, and no other pod ends.
     let ends = |name: &str| node.pod(name).map(|pod| pod["metadata"]["deletionTimestamp"].clone());
     let before = ends("web-4");
     let _ = shell.run(&command);

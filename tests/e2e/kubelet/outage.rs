@@ -1,4 +1,5 @@
-//! The API server is killed and comes back: its silence deletes no pod, and what it says afterwards counts again.
+//! The API server is killed and restarted: its silence does not count as a deletion, and its answers after the
+//! restart do.
 
 use support::kubernetes::Node;
 use support::lead::Told;
@@ -41,7 +42,7 @@ fn a_silent_api_server_deletes_no_pod(lab: &Lab) {
     };
     assert_eq!(about(CODE), 0, "both are there");
 
-    // Nobody ends what the API server deletes then.
+    // Without kubelet nobody ends the pods that the API server deletes then.
     node.crash_kubelet();
     node.force_delete("web-0");
     told.await_firing(CODE, SOON, is_about(&pods[0].ip));
@@ -49,7 +50,7 @@ fn a_silent_api_server_deletes_no_pod(lab: &Lab) {
     daemon.await_ip(&pods[1].ip, pods[1].netns);
     let other = daemon.findings_in(pods[1].netns);
     assert!(other.iter().all(|finding| finding["code"] != CODE), "{other:#?}");
-    // What the kubelet would do is done by hand, to this one alone.
+    // The test does kubelet's work, for this pod only.
     let shell = Shell::new(lab).with_runtime(node.containerd.socket());
     shell.looks(&finding);
     let (cordon, stop) = (change(&finding, "kubectl cordon "), change(&finding, "crictl stopp "));

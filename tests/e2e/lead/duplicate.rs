@@ -1,4 +1,4 @@
-//! An IP is freed while it is held: the next pod is given it, and nobody says anything.
+//! An IP is freed while it is held, and the next pod gets it without any error.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,11 @@ pub(crate) const RELEASED: &str = "ip-released-but-held";
 pub(crate) const DUPLICATE: &str = "ip-duplicate";
 const IMMINENT: &str = "ip-conflict-imminent";
 
-/// What a pod runs that is to hang. Not cat: that one splices, and then hangs with the lock of the pipe to its
-/// shim, which hangs too.
+/// The command of a pod that must hang. Not cat: it splices, and would then hang with the lock of the pipe to its
+/// shim, which would hang too.
 pub(crate) const READ: [&str; 5] = ["/bin/busybox", "head", "-c", "1", "/host/hang"];
 
-/// A pod whose process hangs in the kernel loses its shim, and its netns its name.
+/// Makes a pod hang in the kernel, kills its shim, and unmounts its netns.
 pub(crate) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
     let pod = containerd.run("db-0", hung.dir(), &READ);
     hung.await_read();
@@ -32,7 +32,7 @@ pub(crate) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
     pod
 }
 
-/// The same with a pod that reads already.
+/// The same for a pod that already reads.
 pub(crate) fn orphan(containerd: &Containerd<'_>, pod: &Pod) {
     sys::kill(pod.pid, libc::SIGKILL).unwrap();
     until("it hangs", 10, || pod.hangs());
@@ -57,15 +57,15 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
     println!("{FIGURE}told {after:.1} ms after an IP was freed that is held");
     let _ = client.wait();
 
-    // host-local goes round: the fifth next pod gets it.
+    // host-local assigns round-robin: the fifth next pod gets it.
     let others: Vec<_> = (0..4).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
     await_ready(&daemon, &others);
-    // What is handed on within a second of its release may be one change of the store that is heard of in
-    // parts, and is told 0.3 s later (`map/ipam/mismatch.rs`). Whether four pods take as long is for the machine
-    // to say.
+    // An IP that is assigned again within a second of its release may be one change of the store that arrives in
+    // parts, and is reported 0.3 s later (`map/ipam/mismatch.rs`). Whether four pods take that long depends on the
+    // machine.
     until("the release is an old one", 5, || freed.elapsed() > Duration::from_millis(1500));
-    // A plugin that hands the IP on at once leaves few milliseconds, and whether they are enough is for the
-    // machine to say. This one takes a while, as those do that ask a server.
+    // A plugin that assigns the IP immediately leaves only milliseconds, which may be too few on some machines. This
+    // one takes longer, like those that ask a server.
     containerd.slow_down(Slow::Reserve, Duration::from_millis(200));
     let eyes = Eyes::on(&pod.ip);
     let second = containerd.pod("web-4").sandbox();
@@ -95,7 +95,7 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
         !duplicate["caused_by"].is_null(),
         "it follows from the one that hangs: {duplicate:#?}"
     );
-    // What is told to do about each can be done. The newer pod is ended by its runtime.
+    // The commands of the remedies work. The newer pod is ended by its runtime.
     let shell = Shell::new(lab).with_runtime(containerd.socket());
     let released = daemon.await_firing(RELEASED, SOON, is_about(&pod.ip));
     [&released, &imminent, &duplicate].into_iter().for_each(|finding| shell.looks(finding));
@@ -109,7 +109,7 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
     }
     hung.release();
     daemon.await_resolved(&duplicate, SOON);
-    // Nothing is wrong with the IP any more, and no node is taken out of service for it.
+    // Nothing is wrong with the IP any more, so no node may be cordoned for it.
     daemon.await_resolved(&released, SOON);
     daemon.await_resolved(&imminent, SOON);
     let _ = shell.said();
@@ -117,7 +117,7 @@ fn an_ip_is_freed_while_its_holder_hangs(lab: &Lab) {
     assert_eq!(shell.said(), Vec::<String>::new());
 }
 
-/// Waits until the daemon knows the IP of a pod.
+/// Waits until the daemon knows a pod's IP.
 #[track_caller]
 pub(crate) fn await_known(daemon: &support::Daemon, pod: &Pod) {
     daemon.await_ip(&pod.ip, pod.netns);

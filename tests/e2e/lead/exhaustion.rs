@@ -1,4 +1,4 @@
-//! A range is eaten by reservations of pods that are long gone: until no pod starts any more.
+//! A range is filled by reservations of pods that ended long ago, until no pod can start.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant, SystemTime};
@@ -28,8 +28,8 @@ fn small_one(lab: &Lab) -> Containerd<'_> {
     Containerd::start_as(lab, &Setup { subnet: Some(small(lab)), ..Setup::default() })
 }
 
-/// Power goes, or somebody cleans up without a thought: containerd, its shims and what they ran are
-/// killed, and what it knew is gone. It is still down afterwards.
+/// As after a power failure or a careless cleanup: containerd, its shims and their processes are killed, and its
+/// state is lost. containerd is down afterwards.
 pub(crate) fn crash(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
     containerd.crash();
     for pod in pods {
@@ -48,7 +48,7 @@ fn sandboxes(containerd: &Containerd<'_>, from: usize, number: usize) -> Vec<Pod
     (from..from + number).map(|n| containerd.pod(&name(n)).sandbox()).collect()
 }
 
-/// The next pod, which cannot be: when that showed.
+/// Starts the next pod, which must fail. Returns when the failure showed.
 #[track_caller]
 fn refused(containerd: &Containerd<'_>) -> Instant {
     let error = containerd.pod("web-9").try_sandbox().expect_err("the range is full");
@@ -57,7 +57,7 @@ fn refused(containerd: &Containerd<'_>) -> Instant {
     at
 }
 
-/// The finding tells of the range and of how many are leaked.
+/// Whether the finding names the range and the number of leaks.
 pub(crate) fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Result<String, String> {
     move |finding| {
         names(&finding["subject"].to_string(), &[network], "")?;
@@ -66,7 +66,7 @@ pub(crate) fn of_range(network: &str, leaked: usize) -> impl Fn(&Value) -> Resul
     }
 }
 
-/// Waits until the range is told of with so many leaks.
+/// Waits until a finding reports the range with this many leaks.
 #[track_caller]
 pub(crate) fn await_range(told: &Told, network: &str, leaked: usize) {
     let tells = of_range(network, leaked);
@@ -86,7 +86,7 @@ fn lost_sandboxes_fill_a_range(lab: &Lab) {
     let first = sandboxes(&containerd, 0, 1);
     await_ready(&daemon, &first);
     lose(&mut containerd, &first);
-    // Weeks pass until the next one, but nobody is paid for waiting here: only until it is told.
+    // In practice weeks pass until the next one; the test waits only until the first is reported.
     let more = sandboxes(&containerd, 1, 3);
     told.await_firing("netns-leaked", SOON, is_about(&first[0].ip));
     await_ready(&daemon, &more);
@@ -140,7 +140,7 @@ fn before_the_boot() -> SystemTime {
     SystemTime::now() - Duration::from_secs_f64(seconds) - Duration::from_secs(86_400)
 }
 
-/// The plugin is called for containers whose netns are then thrown away.
+/// The plugin is called for containers whose netns are then destroyed.
 fn add_without_del_fills_a_range(lab: &Lab) {
     let node = Netns::new(lab, "node");
     let bridge = serde_json::json!({ "bridge": "br0" });
@@ -153,8 +153,8 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     let add = |n: usize| {
         let netns = Netns::new(lab, &format!("c{n}"));
         let ip = network.add(&containers[n], &netns);
-        // Where nothing pushes new netns, one that is gone within the second may never have been seen; nor is it known
-        // whose it was, before its mount is read.
+        // If new netns are not reported by events, one that ends within a second may never be seen; nor is its owner
+        // known before its mount is read.
         if let Ok(ip) = &ip {
             daemon.await_ip(ip, netns.inode);
             let path = netns.path().to_str().unwrap().to_owned();
@@ -181,7 +181,7 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     });
     told.lead(&failure, EXHAUSTING, is_of(network.name()), of_range(network.name(), 5));
 
-    // The node is taken out of service while that is so, and not later.
+    // The node is cordoned while the finding is open, and not later.
     let full = daemon.await_firing(EXHAUSTING, SOON, is_of(network.name()));
     let shell = Shell::new(lab);
     shell.looks(&full);
@@ -196,7 +196,7 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     assert_eq!(shell.said(), Vec::<String>::new());
 }
 
-/// One that denies what it does not have: it has something.
+/// A runtime that denies pods that it does not have: it has one pod.
 pub(super) fn a_runtime_with_a_pod(lab: &Lab) -> (FakeCri, (Netns, Sandbox)) {
     let runtime = FakeCri::start(lab);
     let netns = Netns::new(lab, "other");
@@ -207,7 +207,7 @@ pub(super) fn a_runtime_with_a_pod(lab: &Lab) -> (FakeCri, (Netns, Sandbox)) {
     (runtime, (netns, pod))
 }
 
-/// A daemon's configuration that knows the networks that the test calls plugins for.
+/// The configuration of a daemon that knows the networks whose plugins the test calls.
 pub(super) fn of_network(lab: &Lab) -> Config {
     config().networks(&[support::network::conf_dir(lab)], &support::network::bin_dir(lab))
 }

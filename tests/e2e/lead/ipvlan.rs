@@ -1,9 +1,9 @@
-//! ipvlan is the one that says so: the kernel refuses an address that another device of the same parent
-//! has (`ipvlan_addr_busy`, drivers/net/ipvlan). In the VMs, whose kernels have it.
+//! ipvlan reports a duplicate itself: the kernel refuses an address that another device of the same parent has
+//! (`ipvlan_addr_busy`, drivers/net/ipvlan). In the VMs, whose kernels have it.
 //!
-//! It is asked some milliseconds after the IP is reserved. What ships, optimised, warns within them on an emulated CPU
-//! too (`IPWATCH_TEST_SHIPPED`: `cargo xtask test --long`, `cargo xtask vm shipped`). A daemon that is not optimised
-//! takes a second there: before it the IPAM plugin takes its time, as one that asks a server does.
+//! The kernel is asked some milliseconds after the IP is reserved. A release build warns within that time, even on an
+//! emulated CPU (`IPWATCH_TEST_SHIPPED`: `cargo xtask test --long`, `cargo xtask vm shipped`). A build without
+//! optimisation takes a second there: for it the IPAM plugin is slowed down, like one that asks a server.
 
 use std::fs;
 use std::time::Instant;
@@ -25,7 +25,7 @@ support::tests! {
 }
 
 const IMMINENT: &str = "ip-conflict-imminent";
-/// Seconds that a reservation takes, where the daemon under test is not the one that ships.
+/// Seconds that a reservation takes if the daemon under test is not a release build.
 const SLOW_IPAM: &str = "3";
 
 fn the_second_add_is_refused(lab: &Lab) {
@@ -47,7 +47,7 @@ fn the_second_add_is_refused(lab: &Lab) {
     let holder = Helper::new(Role::Park).inside(&netns[0]).start();
     daemon.await_ip(&ip, netns[0].inode);
     let (seen, ()) = outlets.during(&ip, || {
-        // A runtime that has lost the netns's path frees the IP and touches no device.
+        // A runtime that has lost the netns's path frees the IP without touching a device.
         network.del(&containers[0], None).unwrap();
         told.await_word(RELEASED, SOON, is_about(&ip));
         for n in 1..5 {

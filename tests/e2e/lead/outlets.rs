@@ -1,5 +1,5 @@
-//! How soon the warning is where people look: an IP is freed while it is held, and the collector, a scrape and
-//! the journal have the finding before the IP is given to the next pod.
+//! How soon a warning reaches people: an IP is freed while it is held, and collector, scrape and journal must have
+//! the finding before the next pod gets the IP.
 
 use std::process::Command;
 use std::thread;
@@ -18,30 +18,30 @@ use super::duplicate::{RELEASED, await_known, hang};
 use super::{SOON, await_ready, config, is_about, small};
 
 support::tests! {
-    // With runc: names of netns are then mounted in other mount namespaces too, and the daemon is in one.
+    // With runc, names of netns are mounted in other mount namespaces too, and the daemon runs in one.
     a_freed_ip_is_told_everywhere_before_it_is_given_again
         needs [Containerd, Runc, Cni, Fuse, Rotel],
 }
 
-/// Where findings go.
+/// The outputs of findings.
 pub(crate) struct Outlets {
     pub(crate) collector: Collector,
     journal: Journal,
-    /// Where metrics are served.
+    /// Address of the metrics.
     metrics: String,
 }
 
-/// When each of them first had a finding: by the wall clock, as findings have it.
+/// When each output first had a finding, by the wall clock, as in findings.
 pub(crate) struct Seen {
     sent: Timestamp,
     scraped: Timestamp,
     written: Timestamp,
-    /// As it came to the collector.
+    /// The span that the collector received.
     pub(crate) span: Span,
 }
 
 impl Outlets {
-    /// All of them, and the command that becomes a daemon with this journal.
+    /// All outputs, and the command of a daemon with this journal.
     pub(crate) fn new(lab: &Lab) -> (Self, Command) {
         let (journal, command) = Journal::new(lab);
         let outlets =
@@ -49,14 +49,14 @@ impl Outlets {
         (outlets, command)
     }
 
-    /// With them.
+    /// Adds them to a configuration.
     pub(crate) fn config(&self, config: Config) -> Config {
         let config = config.otlp(&self.collector.endpoint);
         config.line(&format!("[metrics]\nlisten = \"{}\"", self.metrics))
     }
 
-    /// Firing findings about IPs that were freed while they were held. Not those that page: it soon follows from
-    /// the one about its holder.
+    /// Number of firing findings about IPs that were freed while held. Not only those that page: soon this finding is
+    /// a consequence of the one about its holder.
     fn firing(&self) -> Option<u32> {
         let page = prometheus::get(&self.metrics, "/metrics", "*/*")?;
         let group = format!("code=\"{RELEASED}\",severity=\"critical\",status=\"firing\"");
@@ -64,7 +64,7 @@ impl Outlets {
         Some(all.filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok()).sum())
     }
 
-    /// Looks at all of them while something happens that has this IP freed.
+    /// Watches all outputs while `act` makes this IP be freed.
     pub(crate) fn during<T>(&self, ip: &str, act: impl FnOnce() -> T) -> (Seen, T) {
         let name = format!("ipwatch.finding.firing {RELEASED}");
         let before = self.firing().expect("somebody listens");
@@ -91,8 +91,8 @@ impl Outlets {
 }
 
 impl Seen {
-    /// Prints how long each took since the finding fired, and holds them to having it before the next ADD of the IP
-    /// begins.
+    /// Prints how long each output took after the finding fired, and checks that each had it before the next ADD of
+    /// the IP began.
     #[track_caller]
     pub(crate) fn assert_before(&self, add: Timestamp, case: &str, finding: &Value) {
         let fired: Timestamp = finding["firing_at"].as_str().unwrap().parse().unwrap();
@@ -116,7 +116,7 @@ impl Seen {
     }
 }
 
-/// Looks again and again, and says when it first saw it.
+/// Polls until there is a result, and returns the time of the first one.
 fn first_seen<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> (Timestamp, T) {
     let until = Instant::now() + Duration::from_secs((2 * SOON).into()) * patience();
     while Instant::now() < until {
@@ -147,8 +147,8 @@ fn a_freed_ip_is_told_everywhere_before_it_is_given_again(lab: &Lab) {
         let reservation = containerd.reservations().join(&pod.ip);
         support::poll::until("its IP is freed", 20, || !reservation.exists());
         let _ = client.wait();
-        // host-local goes round: the fifth next pod gets it. Four pods within a second are more than a kubelet
-        // makes: each waits for its IP a while, as with plugins that ask a server.
+        // host-local assigns round-robin: the fifth next pod gets it. A kubelet starts fewer than four pods within a
+        // second: each waits for its IP, as with plugins that ask a server.
         containerd.slow_down(Slow::Reserve, Duration::from_millis(200));
         let others: Vec<_> =
             (0..4).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
@@ -162,7 +162,7 @@ fn a_freed_ip_is_told_everywhere_before_it_is_given_again(lab: &Lab) {
     hung.release();
 }
 
-/// The span points at the tenure of the IP and at the ADD that gave it.
+/// Checks that the span links to the tenure of the IP and to the ADD that assigned it.
 #[track_caller]
 pub(crate) fn leads_to_what_it_is_about(
     collector: &Collector,
