@@ -1,5 +1,5 @@
-//! A collector that does not do its part: killed, hanging, slow, refusing, and back again. It costs what waits in
-//! the queues and no more; what does not get through is counted to the span; and everything else goes on.
+//! A collector that fails: killed, hanging, slow, refusing, and back again. It costs the memory of the bounded queues
+//! and no more; each span that is not delivered is counted; and everything else continues.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -20,21 +20,21 @@ support::tests! {
     a_burst_is_delivered_or_counted_to_the_span needs [Rotel] @ Alone,
 }
 
-/// What a bad collector may cost, in KiB.
+/// Limit of the additional memory, in KiB.
 const MEMORY: u64 = 5 * 1024;
-/// An event is in the map by then, in seconds: 99 of 100.
+/// Latency goal from the kernel to the map, in seconds, for 99 % of the events.
 const GOAL: f64 = 500e-6;
-/// How long a collector is bad.
+/// How long the collector fails.
 const BAD: Duration = Duration::from_secs(4);
-/// Addresses that come and go in a second: more tenures in [`BAD`] than may wait.
+/// Addresses that come and go per second: more tenures in [`BAD`] than the queue holds.
 const A_SECOND: u32 = 200;
-/// For as long as a page of metrics may be an old one, and the followers be behind.
+/// Longest age of a page of metrics, and longest delay of a follower.
 const STALE: Duration = Duration::from_millis(1500);
-/// Spans of a burst, and netns that they come from.
+/// Number of spans in a burst, and of netns that they come from.
 const BURST: u32 = 20_000;
 const NETNS: u32 = 20;
 
-/// A daemon that exports every tenure to a collector, and what it says of that.
+/// A daemon that exports every tenure to a collector, and what it reports about that.
 struct Rig {
     collector: Collector,
     daemon: Daemon,
@@ -56,14 +56,14 @@ impl Rig {
     }
 
     fn page(&self) -> Page {
-        // In a burst the core may take longer than a scrape waits for it, where the machine is slow.
+        // During a burst, on a slow machine, the core may take longer than a scrape waits.
         eventually("a scrape is answered", 60, || {
             prometheus::get(&self.metrics, "/metrics", "*/*").filter(|page| page.status == 200)
         })
     }
 
-    /// What became of the tenures so far, beside how many there were. That one is a range: others may come and
-    /// go on this machine, and all of this is not one moment.
+    /// What has become of the tenures so far, and how many there were. That number is a range: other tests may change
+    /// addresses meanwhile, and the values are not read at the same moment.
     fn books(&self) -> Books {
         let least = self.tenures.heard();
         std::thread::sleep(STALE * patience());
@@ -77,7 +77,7 @@ impl Rig {
         Books { heard: (least, self.tenures.heard()), findings, exported, dropped, waiting }
     }
 
-    /// Tenures that the collector took.
+    /// Number of tenures that the collector accepted.
     fn taken(&self) -> u64 {
         of_signal(&self.page(), "ipwatch_telemetry_exported_total", "tenures")
     }
@@ -88,7 +88,7 @@ impl Rig {
         });
     }
 
-    /// `doctor` and the metrics count the same losses.
+    /// Checks that `doctor` and the metrics count the same losses.
     fn doctor_agrees(&self) {
         let mut said = (String::new(), String::new());
         support::poll::settle(20, || {
@@ -116,9 +116,9 @@ fn number(sample: &str) -> u64 {
 /// What became of the tenures.
 #[derive(Debug, Clone, Copy)]
 struct Books {
-    /// Events of them that a follower heard or missed, shortly before and shortly after.
+    /// Events of tenures that a follower heard or missed, shortly before and shortly after.
     heard: (u64, u64),
-    /// Changes of findings: of them too some may have been missed.
+    /// Changes of findings: events that were missed may be some of these as well.
     findings: u64,
     exported: u64,
     dropped: u64,
@@ -126,7 +126,7 @@ struct Books {
 }
 
 impl Books {
-    /// Each span that was made since is delivered, dropped and counted, or waits.
+    /// Checks that each span created since `before` is delivered, counted as dropped, or queued.
     #[track_caller]
     fn balance(&self, before: &Books) {
         let sum = |books: &Books| books.exported + books.dropped + books.waiting;
@@ -138,10 +138,10 @@ impl Books {
     }
 }
 
-/// How many tenures began or ended, as whoever follows the daemon is told.
+/// Counts the tenures that began or ended, as a follower of the daemon hears them.
 struct Tenures {
     socket: UnixStream,
-    /// With events that were missed, whatever those were.
+    /// Includes missed events of any kind.
     heard: Arc<AtomicU64>,
 }
 
@@ -152,7 +152,7 @@ impl Tenures {
         let count = Arc::clone(&heard);
         std::thread::spawn(move || {
             for line in lines {
-                // A burst leaves no time to parse it all.
+                // In a burst there is no time to parse every line.
                 if line.starts_with("{\"event\":\"held\"")
                     || line.starts_with("{\"event\":\"released\"")
                 {
@@ -177,7 +177,7 @@ impl Drop for Tenures {
     }
 }
 
-/// Addresses that come and go at a steady pace.
+/// Adds and removes addresses at a steady pace.
 struct Churn {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -218,16 +218,16 @@ impl Drop for Churn {
     }
 }
 
-/// How somebody in the collector's place behaves.
+/// How an impostor behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
-    /// Lets everybody in, reads nothing, says nothing.
+    /// Accepts connections, reads nothing, answers nothing.
     Hangs,
-    /// Reads a byte a second, and says a byte a second of what is right to say.
+    /// Reads one byte and sends one byte of a correct answer per second.
     Crawls,
 }
 
-/// Somebody in the collector's place.
+/// A fake collector on the collector's port.
 struct Impostor {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<usize>>,
@@ -235,7 +235,7 @@ struct Impostor {
 
 impl Impostor {
     fn start(port: u16, manner: Manner) -> Self {
-        /// The beginning of every conversation in HTTP/2: SETTINGS without any.
+        /// The server's first frame in HTTP/2: an empty SETTINGS frame.
         const HELLO: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("take the collector's port");
         listener.set_nonblocking(true).expect("set nonblocking");
@@ -251,7 +251,7 @@ impl Impostor {
                 for (stream, from, said) in &mut guests {
                     let due = from.elapsed().as_secs() as usize;
                     if manner == Manner::Crawls && *said < due {
-                        // Whoever has given up is no guest any more.
+                        // A client that has given up is ignored.
                         let _ = stream.read(&mut [0]);
                         let _ = HELLO.get(*said).map(|byte| stream.write_all(&[*byte]));
                         *said += 1;
@@ -264,16 +264,16 @@ impl Impostor {
         Self { stop, thread: Some(thread) }
     }
 
-    /// Goes away; how many had come.
+    /// Stops. Returns the number of connections.
     fn leave(mut self) -> usize {
         self.stop.store(true, Relaxed);
         self.thread.take().map_or(0, |thread| thread.join().expect("it was let in"))
     }
 }
 
-/// What a while cost.
+/// What a period of time cost.
 struct Cost {
-    /// The most memory, in KiB.
+    /// Peak memory, in KiB.
     rss: u64,
     /// From the kernel to the map, in seconds: half of the events took no longer, 99 of 100; `None` where no
     /// probe tells of any.
@@ -308,7 +308,7 @@ impl Cost {
     }
 }
 
-/// Upper bounds, and how many events took no longer.
+/// The buckets of the latency: upper bounds, and how many events took no longer.
 fn latencies(page: &Page) -> Vec<(f64, u64)> {
     let bucket = |line: &&str| {
         let bound = line.split_once("le=\"")?.1.split_once('"')?.0;
@@ -364,13 +364,13 @@ fn a_bad_collector_costs_neither_memory_nor_latency(lab: &Lab) {
         cost.is_as(&usual, what);
     }
     let (ends, printed) = (rig.books(), rig.collector.count("ipwatch.tenure"));
-    // What a collector that is killed took and had not yet printed is its own loss.
+    // What a killed collector had accepted and not yet printed is its own loss.
     println!("{FIGURE}spans of tenures: {} taken, {printed} printed", ends.exported);
     assert!(rig.daemon.stop().success(), "and it ends in time");
 }
 
 impl Cost {
-    /// As in the usual run, within what a machine that does other things too shows.
+    /// Checks that the cost is that of the usual run, within the noise of a busy machine.
     #[track_caller]
     fn is_as(&self, usual: &Cost, what: &str) {
         let (rss, most) = (self.rss, usual.rss + MEMORY);
@@ -389,7 +389,7 @@ fn a_burst_is_delivered_or_counted_to_the_span(lab: &Lab) {
     let held = burst(&rig, &begins, "20,000 IPs come");
     drop(filled);
     let gone = burst(&rig, &held, "20,000 IPs go at once");
-    // What is counted as delivered is there, each span once, and no other.
+    // Every span counted as delivered has arrived, exactly once, and no other.
     until("it has printed what it took", 60, || {
         rig.collector.count("ipwatch.tenure") == rig.taken()
     });
@@ -397,7 +397,7 @@ fn a_burst_is_delivered_or_counted_to_the_span(lab: &Lab) {
     rig.doctor_agrees();
 }
 
-/// Waits until what became of a burst is known.
+/// Waits until the fate of every span of a burst is known.
 #[track_caller]
 fn burst(rig: &Rig, before: &Books, what: &str) -> Books {
     let known = |books: &Books| books.exported + books.dropped + books.waiting;

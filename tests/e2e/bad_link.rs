@@ -1,5 +1,5 @@
-//! Links that are full, many, or change under one's eyes: what is said of them stays right, and what is not
-//! known is not said.
+//! Links that are full, numerous, or change while they are watched: what is reported stays right, and nothing unknown
+//! is reported.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
@@ -18,7 +18,7 @@ support::tests! {
 }
 
 const DUPLICATE: &str = "ip-duplicate";
-/// What every bridge of Docker's hands out first.
+/// What every Docker bridge hands out first.
 const RANGE: [&str; 2] = ["172.17.0.1/16", "172.17.0.2/16"];
 
 /// Findings about these netns.
@@ -31,7 +31,7 @@ fn about(daemon: &Daemon, netns: &[Netns]) -> Vec<Value> {
 }
 
 fn one_range_on_many_bridges_apart(lab: &Lab) {
-    // Where everything is emulated, fewer.
+    // Fewer on an emulated CPU.
     let many = if patience() > 1 { 50 } else { 500 };
     let daemon = Daemon::start(lab, &Config::default());
     let node = Netns::new(lab, "node");
@@ -50,10 +50,10 @@ fn one_range_on_many_bridges_apart(lab: &Lab) {
     let known = || daemon.list("addresses", &["query", "ip", "172.17.0.2"]).len();
     settle(60, || known() >= many);
     assert!(known() >= many, "{}", known());
-    // Both looks.
+    // Time for both looks.
     sleep(Duration::from_secs(2) * patience());
     assert_eq!(about(&daemon, &pods), Vec::<Value>::new());
-    // Were two of them on one bridge, that would be told.
+    // If two of them share a bridge, a duplicate is reported.
     node.ip("link set port1 master br0");
     let both = [pods[0].inode, pods[1].inode];
     let found = daemon.await_firing(DUPLICATE, 20, |finding| {
@@ -95,7 +95,7 @@ fn devices_are_renamed_while_they_are_watched(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     let pair = Pair::new(lab, "");
     let found = pair.await_duplicate(&daemon);
-    // A device that is up keeps its name, and one that is down reaches nobody.
+    // A device that is up cannot be renamed, and one that is down reaches nobody.
     pair.pods[1].ip("link set eth0 down");
     daemon.await_resolved(&found, 20);
     pair.pods[1].ip("link set eth0 name net\u{1b}1");
@@ -113,7 +113,7 @@ fn devices_are_renamed_while_they_are_watched(lab: &Lab) {
     let told = daemon.list("addresses", &["query", "ip", &ip]);
     let of = |address: &&Value| address["netns"]["inode"] == pair.pods[1].inode;
     let address = told.iter().find(of).expect("the address");
-    // The kernel takes such a name, and nobody is to be shown it: the address is told all the same.
+    // The kernel accepts such a name, and it must not be shown; the address is reported all the same.
     let name = address["interface"]["name"].as_str().expect("a name");
     assert!(name.starts_with("ifindex:"), "{name}");
     let shown = String::from_utf8(daemon.ask(&["query", "ip", &ip]).stdout).expect("text");
@@ -139,7 +139,7 @@ fn every_vlan_there_is(lab: &Lab) {
         });
     };
     let found = pair.await_duplicate(&daemon);
-    // Each with every VLAN, and an own one for what comes without a tag.
+    // Each port with every VLAN, and with its own one for untagged frames.
     for port in ["port0", "port1"] {
         vlans(&format!("add vid 1-4094 dev {port}"));
     }
@@ -151,7 +151,7 @@ fn every_vlan_there_is(lab: &Lab) {
     assert_eq!(about(&daemon, &pair.pods).len(), 1);
 }
 
-/// The table is the machine's, and others need it.
+/// Runs alone: the neighbour table is shared by the whole machine.
 fn a_full_neighbour_table(lab: &Lab) {
     let daemon = Daemon::start(lab, &Config::default());
     let node = Netns::new(lab, "node");

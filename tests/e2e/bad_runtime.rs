@@ -154,7 +154,7 @@ fn ten_thousand_mounts(lab: &Lab) {
     daemon.await_no_ip(lab.ip(7), netns.inode);
 }
 
-/// Processes that live for a moment, each killed: what is asked of one is answered too late.
+/// Short-lived processes, each killed: by the time its data is read, the process is gone.
 fn tasks_that_die_between_two_reads(lab: &Lab) {
     let netns = Netns::new(lab, "flash");
     netns.veth_to_host();
@@ -180,7 +180,8 @@ fn tasks_that_die_between_two_reads(lab: &Lab) {
     });
 }
 
-/// In the names of a process, a container and a pod. JSON has them as they are; nothing else does.
+/// Control characters in the names of a process, a container and a pod. JSON keeps them, escaped; no text output
+/// prints them.
 fn names_with_control_characters(lab: &Lab) {
     const EVIL: &str = "x\u{1b}[2J\u{7}\r\u{202e}y";
     let runtime = FakeCri::start(lab);
@@ -231,7 +232,7 @@ fn is_clean(text: &str, what: &str) {
     assert!(evil.is_none(), "{what} has a raw {evil:?}:\n{}", text.escape_debug());
 }
 
-/// The longest that Kubernetes allows.
+/// The longest pod name that Kubernetes allows.
 fn a_pod_name_of_253_characters(lab: &Lab) {
     let name = format!("{}-0", "n".repeat(251));
     let containerd = Containerd::shared(lab);

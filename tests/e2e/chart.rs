@@ -1,5 +1,5 @@
-//! The Helm chart: it makes what the kustomize manifests are, its values do what they say, and what contradicts
-//! itself is refused before anything is installed.
+//! The Helm chart: it renders the same objects as the kustomize manifests, its values do what they say, and
+//! contradictory values are refused before anything is installed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ support::tests! {
     what_contradicts_itself_is_refused needs [Helm],
 }
 
-/// By kind; there is one of each.
+/// The documents by kind; there is one of each.
 fn by_kind(documents: Vec<Value>) -> BTreeMap<String, Value> {
     let kind = |document: &Value| document["kind"].as_str().expect("a kind").to_owned();
     let count = documents.len();
@@ -27,12 +27,12 @@ fn by_kind(documents: Vec<Value>) -> BTreeMap<String, Value> {
     map
 }
 
-/// The configuration in it.
+/// The configuration in the ConfigMap.
 fn config(made: &BTreeMap<String, Value>) -> String {
     made["ConfigMap"]["data"]["ipwatch.toml"].as_str().expect("the configuration").to_owned()
 }
 
-/// Without comments.
+/// The configuration without comments.
 fn bare(config: &str) -> String {
     let lines = config.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| format!("{line}\n")).collect()
@@ -41,9 +41,9 @@ fn bare(config: &str) -> String {
 fn it_makes_what_kustomize_makes(_lab: &Lab) {
     let mut chart = by_kind(template(&[]));
     let mut plain = by_kind(kustomize(&deploy().join("kubernetes")));
-    // Helm makes the namespace itself, or finds it.
+    // Helm creates the namespace itself, or finds it.
     plain.remove("Namespace").expect("a namespace");
-    // A new configuration is new pods in both: by the map's name there, by an annotation here.
+    // A new configuration restarts the pods in both: through the ConfigMap's name there, through an annotation here.
     let name = plain["ConfigMap"]["metadata"]["name"].as_str().expect("a name").to_owned();
     assert!(name.starts_with("ipwatch-"), "{name}");
     let volumes = "/spec/template/spec/volumes";
@@ -74,7 +74,7 @@ fn it_is_clean(_lab: &Lab) {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
 }
 
-/// `values.yaml` and the schema, which refuses what it does not know, hold the same names.
+/// `values.yaml` and the schema, which refuses unknown names, have the same names.
 fn every_value_is_known_and_none_else(_lab: &Lab) {
     fn compare(at: &str, schema: &Value, values: &Value) {
         let Some(known) = schema["properties"].as_object() else { return };
@@ -99,7 +99,7 @@ fn every_value_is_known_and_none_else(_lab: &Lab) {
     assert_eq!(*image, said.trim().replace(' ', ":"), "the chart is of the program's version");
 }
 
-/// What `ipwatch config show` makes of a configuration.
+/// The output of `ipwatch config show` for a configuration.
 fn shown(lab: &Lab, config: &str) -> String {
     let file = lab.dir().join("ipwatch.toml");
     fs::write(&file, config).unwrap();
@@ -113,7 +113,7 @@ fn observe_only_reaches_the_configuration(lab: &Lab) {
     let has = |config: &str, line: &str| shown(lab, config).lines().any(|shown| shown == line);
     let plain = config(&by_kind(template(&[])));
     assert!(has(&plain, "observe_only = false"), "{plain}");
-    // With a table of the user's, to which it must not be taken.
+    // With a table in the user's configuration, to which the key must not be added.
     let file = lab.dir().join("values.yaml");
     fs::write(&file, "observeOnly: true\nconfig: |\n  [stuck]\n  grace = \"7s\"\n").unwrap();
     let more = config(&by_kind(template(&["--values", file.to_str().unwrap()])));

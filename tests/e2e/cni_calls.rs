@@ -1,4 +1,4 @@
-//! Runs of CNI plugins, as the kernel shows them: real plugins, called as a runtime calls them.
+//! Runs of CNI plugins as the kernel reports them: real plugins, called as a runtime calls them.
 
 use std::collections::HashMap;
 use std::process::{Child, ExitStatus};
@@ -21,9 +21,9 @@ support::tests! {
     a_plugin_that_is_gone_at_once_is_told_on_a_busy_machine needs [Cni] @ Alone Kernel,
 }
 
-/// Calls a second, where a machine is a machine.
+/// Calls per second, except on an emulated CPU.
 const RATE: u32 = 50;
-/// The usual length of that, and the one that the design promises (`cargo xtask test --long`).
+/// Usual duration in seconds, and the one that the design promises (`cargo xtask test --long`).
 const SECONDS: (u32, u32) = (10, 60);
 
 fn seconds() -> u32 {
@@ -57,8 +57,8 @@ fn tells_everything(lab: &Lab, config: &Config) {
             assert!(out.status.success(), "{plugin}: {}", String::from_utf8_lossy(&out.stdout));
         }
     }
-    // A plugin that fails, one that is killed, and one that takes its time in an environment as big as
-    // those of runtimes may be.
+    // A plugin that fails, one that is killed, and one that takes its time in an environment as big as a runtime's
+    // may be.
     let pod = node.pod("none");
     let mut wrong = node.call("bridge", "ADD", "failed-id", &pod);
     wrong.netns = "/run/netns/that-is-not".into();
@@ -102,7 +102,7 @@ fn a_plugin_is_known_by_any_way_to_it(lab: &Lab) {
     let recorder_config = Config::default().line(&dirs);
     let first = node.script(&real, "first", "exit 0");
     let recorder = {
-        // The recorder waits for a call of Debian's loopback, which is none of its plugins here.
+        // The recorder waits for a call of Debian's loopback, which is not among its plugins here.
         std::fs::copy(format!("{PLUGINS}/loopback"), real.join("loopback")).unwrap();
         Recorder::start_by(&node, &recorder_config, &real.join("loopback"))
     };
@@ -114,17 +114,17 @@ fn a_plugin_is_known_by_any_way_to_it(lab: &Lab) {
     run(link.join("first"), "by-the-link");
     run(first, "by-the-directory");
     run(link.join("linked"), "a-link-itself");
-    // By a name that nobody configured.
+    // By a path that is not configured.
     let other = lab.dir().join("other");
     std::os::unix::fs::symlink(&real, &other).unwrap();
     run(other.join("loopback"), "by-another-link");
-    // A wrapper that becomes the plugin is one call.
+    // A wrapper that `exec`s the plugin is one call.
     let body = format!("exec {PLUGINS}/loopback");
     run(node.script(&real, "wrapper", &body), "wrapped");
-    // No plugin.
+    // Not a plugin.
     std::fs::copy(format!("{PLUGINS}/loopback"), lab.dir().join("stray")).unwrap();
     run(lab.dir().join("stray"), "elsewhere");
-    // A directory that comes later, and is then replaced. By its own name it is known beforehand.
+    // A directory that is created later and then replaced. Its own name is known beforehand.
     for (n, name) in ["late-1", "late-2"].into_iter().enumerate() {
         let _ = std::fs::rename(&late, lab.dir().join("late.old"));
         std::fs::create_dir(&late).unwrap();
@@ -154,13 +154,13 @@ fn a_plugin_is_known_by_any_way_to_it(lab: &Lab) {
     assert_eq!(plugin("late-2"), Some(late.join("loopback")));
 }
 
-/// What the collector printed of the span with this name and this attribute, field by field.
+/// The collector's text for the span with this name and this attribute.
 fn span_of(received: &str, name: &str, attribute: &str) -> Option<String> {
     let mut spans = received.split("Span #").skip(1);
     spans.find(|span| span.contains(name) && span.contains(attribute)).map(str::to_owned)
 }
 
-/// The value that a line of a span's gives to `field`.
+/// The value of the line that gives `field` in a span's text.
 fn field<'a>(span: &'a str, field: &str) -> &'a str {
     let line = span.lines().find(|line| line.trim_start().starts_with(field));
     line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
@@ -175,7 +175,7 @@ fn spans_of_calls_nest_and_say_why_one_failed(lab: &Lab) {
     let _daemon = Daemon::start(lab, &config.line(&format!("[cni]\nlogs = [{log:?}]")));
     let (pod, id) = (node.pod("spans"), "0123456789abcdef");
     assert!(node.run(&node.call("bridge", "ADD", id, &pod)).1.status.success());
-    // A second ADD is refused, and the runtime logs it in the words of the plugin.
+    // A second ADD is refused, and the runtime logs the plugin's message.
     let again = node.run(&node.call("bridge", "ADD", id, &pod)).1;
     assert!(!again.status.success());
     let said: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
@@ -212,7 +212,7 @@ fn a_canary_in_a_plugins_environment_appears_nowhere(lab: &Lab) {
     let node = Node::new(lab);
     let pod = node.pod("vault");
     let config = Config::default();
-    // As talkative as it can be.
+    // With the most verbose log.
     let mut command = std::process::Command::new(daemon::binary());
     command.env("RUST_LOG", "trace").env("IPWATCH_LOG", "trace");
     let mut daemon = Daemon::spawn_by(command, lab, &config, &lab.subdir("state"));
@@ -245,7 +245,7 @@ fn a_canary_in_a_plugins_environment_appears_nowhere(lab: &Lab) {
     }
 }
 
-/// What was called, by which process, and how it ended.
+/// A call, the pid of its process, and how it ended.
 type Done = (Call, u32, ExitStatus);
 
 /// What was seen, by container: thousands of calls are looked up.
@@ -258,7 +258,7 @@ fn by_container(seen: Vec<Seen>) -> HashMap<String, Vec<Seen>> {
     all
 }
 
-/// Starts one after the other, whether or not those before have ended.
+/// Starts the calls at a fixed pace, whether or not the previous ones have ended.
 fn call_at_a_pace(
     node: &Node<'_>,
     every: Duration,
@@ -301,7 +301,7 @@ fn fifty_calls_a_second_are_all_told(lab: &Lab) {
         &node,
         every,
         (0..seconds * RATE / patience()).map(|n| {
-            // The ADD of a pod's bridge takes ten times as long as the rest, and has a child.
+            // A pod's bridge ADD takes ten times as long as the others, and has a child.
             let (plugin, command) = match n % 10 {
                 0 => ("bridge", "ADD"),
                 5 => ("bridge", "DEL"),
@@ -324,7 +324,7 @@ fn fifty_calls_a_second_are_all_told(lab: &Lab) {
         let main = only(seen, name, call.command, &call.container);
         main.is(call, *pid, *status);
         if name == "bridge" && status.success() {
-            // By its parent too: an ADD that fails takes its reservation back by a DEL.
+            // By its parent as well: an ADD that fails releases its reservation with a DEL.
             let of = |run: &&Seen| run.began["parent"] == *pid;
             let ipam: Vec<&Seen> = seen.iter().filter(of).collect();
             assert_eq!(ipam.len(), 1, "{ipam:?}");
@@ -345,8 +345,8 @@ fn fifty_calls_a_second_are_all_told(lab: &Lab) {
     );
 }
 
-/// Plugins that take little time, so that two cores come to the rate: what is measured is who sees them, not
-/// how fast devices are made.
+/// Plugins that take little time, so that two cores reach the rate: the test measures what is seen, not how fast
+/// devices are created.
 fn fifty_calls_a_second_without_devices_are_all_told(lab: &Lab) {
     let node = Node::new(lab);
     let recorder = Recorder::start(&node, &Config::default());
@@ -355,7 +355,7 @@ fn fifty_calls_a_second_without_devices_are_all_told(lab: &Lab) {
         (seconds() * RATE / patience(), Duration::from_secs(1) * patience() / RATE);
     let began = Instant::now();
     let calls = (0..number).map(|n| {
-        // Of each container an ADD and then a DEL, by either plugin in its turn; some fail.
+        // An ADD and then a DEL for each container, with the two plugins in turn; some fail.
         let (plugin, pod) = (["loopback", "host-local"][n as usize / 2 % 2], &pods[n as usize % 8]);
         let command = if n % 2 == 0 { "ADD" } else { "DEL" };
         let call = node.call(plugin, command, &format!("s{}", n / 2), pod);
@@ -370,7 +370,7 @@ fn fifty_calls_a_second_without_devices_are_all_told(lab: &Lab) {
         let name = call.plugin.file_name().unwrap().to_str().unwrap();
         let seen = seen.get(&call.container).map_or(&[][..], Vec::as_slice);
         only(seen, name, call.command, &call.container).is(call, *pid, *status);
-        // Nor is any told that was not made: each container has its ADD and its DEL.
+        // No call is reported that was not made: each container has its ADD and its DEL.
         assert_eq!(seen.len(), 2, "{seen:?}");
     }
     let failed = done.iter().filter(|(_, _, status)| !status.success()).count();

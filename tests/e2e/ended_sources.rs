@@ -1,4 +1,4 @@
-//! A part of a source that ends with an error is told, once, and is started again; what it did not hear is read then.
+//! A part of a source that ends with an error is reported once and restarted; what it missed is read then.
 
 use support::poll::until;
 use support::role::{Helper, Role};
@@ -8,10 +8,10 @@ support::tests! {
     the_mount_table_is_watched_again_after_files_ran_out,
 }
 
-/// What its log says of an end.
+/// The log text for the end of the watch.
 const ENDED: &str = "the watch of the mount table has ended and is started again";
 
-/// A netns with a name and a process in it, so that only the mount table tells what becomes of the name.
+/// A netns with a name and a process in it, so that only the mount table shows what becomes of the name.
 fn named(lab: &Lab, hint: &str, host: u8) -> (Netns, support::role::Running) {
     let netns = Netns::new(lab, hint);
     netns.veth_to_host();
@@ -38,11 +38,11 @@ fn the_mount_table_is_watched_again_after_files_ran_out(lab: &Lab) {
     let state = || daemon.source("procfs").expect("it is told");
     let before = state();
 
-    // Every file that it opens from now on is one too many.
+    // From now on every file that the daemon opens exceeds its limit.
     let most = sys::limit_files(daemon.pid(), Some(3)).expect("limit the daemon's files");
     netns.unmount();
     until("its end is told", 15, || daemon.log().contains("mount table"));
-    // Some tries in vain.
+    // Time for some failing attempts.
     std::thread::sleep(std::time::Duration::from_secs(4));
     sys::limit_files(daemon.pid(), most).expect("let the daemon open files");
     until("it works again", 60, || state() == before);
@@ -53,7 +53,7 @@ fn the_mount_table_is_watched_again_after_files_ran_out(lab: &Lab) {
     let repeated = states.windows(2).any(|two| two[0] == two[1]);
     assert!(!repeated, "each change is told, and not each try: {states:#?}");
 
-    // What happened meanwhile was read.
+    // What happened meanwhile has been read.
     await_no_mount(&daemon, lab, &netns, 7);
     let (later, _inside) = named(lab, "later", 8);
     await_mount(&daemon, lab, &later, 8);

@@ -1,5 +1,5 @@
-//! Calico's datastore in a real etcd, of both APIs, and what becomes of it on etcd's bad days: its silence says
-//! nothing, nobody asks without a pause, and what it says afterwards counts again.
+//! Calico's datastore in a real etcd, through both APIs, and etcd's failures: while it is silent nothing is
+//! concluded, the daemon pauses between its requests, and what etcd says afterwards counts again.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
@@ -22,15 +22,15 @@ support::tests! {
 }
 
 const APIS: [&str; 2] = ["v3", "v2"];
-/// Whose blocks they are.
+/// The node that owns the blocks.
 const NODE: &str = "node-1";
 
-/// The same of both, which know nothing of each other's keys.
+/// The key of block `n`; both APIs use the same one, but neither sees the other's data.
 fn key(n: u32) -> String {
     format!("/calico/ipam/v2/assignment/ipv4/block/192.0.2.{}-30", n * 4)
 }
 
-/// A block of four IPs, none of which is taken.
+/// A block of four IPs, all free.
 fn block(n: u32) -> String {
     let cidr = format!("192.0.2.{}/30", n * 4);
     json!({ "cidr": cidr, "affinity": format!("host:{NODE}"), "strictAffinity": false,
@@ -93,7 +93,7 @@ fn both_apis_are_followed(lab: &Lab) {
     }
 }
 
-/// Those who came to its door while nobody was there.
+/// Counts the connections to etcd's port within `seconds` while etcd is down.
 fn callers(port: u16, seconds: u64) -> usize {
     let door = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("its port");
     door.set_nonblocking(true).expect("ask without waiting");
@@ -119,7 +119,7 @@ fn a_killed_one_is_down_and_comes_back(lab: &Lab) {
         let came = callers(etcd.port(), 4);
         assert!((1..=8).contains(&came), "{came} in 4 s");
         etcd.restart();
-        // It goes on where it was: nothing is listed again.
+        // The watch continues at its revision: nothing is listed again.
         put(&etcd, api, 1);
         await_state(&daemon, "active", "1 keys");
         assert_nothing_flagged(&daemon);
@@ -158,7 +158,7 @@ fn what_was_compacted_meanwhile_is_listed_again(lab: &Lab) {
             put(etcd, api, 2);
             match api {
                 "v3" => etcd.compact(),
-                // It remembers a thousand events.
+                // The v2 API keeps the last thousand events.
                 _ => etcd.set("/else/[1-1100]", "x"),
             }
         });
@@ -187,7 +187,7 @@ fn who_may_not_read_is_told_so(lab: &Lab) {
     let lines = format!("{}etcd_user_file = {file:?}\n", etcd.lines("v3"));
     let daemon = Daemon::start(lab, &Config::default().line(&lines));
     await_state(&daemon, "down", "does not take our credentials");
-    // The file is read again for each attempt.
+    // The credentials file is read again at each attempt.
     std::fs::write(&file, "ipwatch:canary\n").unwrap();
     await_state(&daemon, "down", "we may not read it");
     assert!(!daemon.log().contains("canary"), "{}", daemon.log());
@@ -204,7 +204,7 @@ fn who_may_not_read_is_told_so(lab: &Lab) {
     }
     etcd.grant(token, "ipwatch", "ipwatch");
     await_state(&daemon, "active", "1 keys");
-    // A role of before pools were read: all the rest is followed.
+    // A role from before pools were read: all the rest is followed.
     await_source(&daemon, "calico-pools", "down", "we may not read it");
     assert_nothing_flagged(&daemon);
 }
@@ -238,12 +238,13 @@ fn a_configuration_is_checked_with_its_files(lab: &Lab) {
     assert!(fine, "{said}");
 }
 
-/// This node as the daemon calls it.
+/// This node's name as the daemon uses it.
 pub(crate) fn node() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
 }
 
-/// A block of this node with one IP taken: by a container's handle, or as R5's Calico named them, by the pod.
+/// A block of this node with one IP allocated: with a container's handle, or with the pod's as Calico of reproduction
+/// R5 does.
 fn taken(api: &str, handle: &str) -> String {
     let node = node();
     let of = match api {
@@ -264,7 +265,8 @@ fn taken(api: &str, handle: &str) -> String {
     block.to_string()
 }
 
-/// A pod's endpoint of this node; the pool that its IP is of; and what nobody asks for, its handle. `(key, value)`.
+/// Other keys of the store, as `(key, value)`: a pod's endpoint on this node, the pool of its IP, and a handle, which
+/// the daemon does not read.
 fn others(api: &str, container: &str) -> [(String, String); 3] {
     let node = node();
     let doubled = node.replace('-', "--");
@@ -329,7 +331,7 @@ fn what_is_reserved_there_is_known(lab: &Lab) {
         if api == "v3" {
             assert_eq!(all[0]["container_id"], container, "{all:#?}");
         }
-        // What other nodes have is no reservation here, and taken all the same.
+        // Allocations of other nodes are no reservations here, but count as used.
         let used = || {
             let all = daemon.list("ranges", &["query", "ipam"]);
             let pool = all.iter().find(|range| range["store"] == "calico");
@@ -339,7 +341,7 @@ fn what_is_reserved_there_is_known(lab: &Lab) {
         let far = block(1).replace("[null,null,null,null]", "[7,null,8,9]");
         put(&key(1), &far);
         until("another node has taken three", 20, || used() == Some((256, 4)));
-        // It goes while it is watched, and comes back.
+        // The block is freed while it is watched, and then allocated again.
         put(&key(0), &block(0));
         until("the reservation is gone", 20, || known().is_empty());
         until("and so it is of the pool", 20, || used() == Some((256, 3)));
@@ -347,7 +349,7 @@ fn what_is_reserved_there_is_known(lab: &Lab) {
         until("the reservation is back", 20, || !known().is_empty());
         match api {
             "v3" => etcd.delete(&key(0)),
-            // A directory, of which etcd names no key.
+            // A directory: etcd names none of the keys in it.
             _ => etcd.remove("/calico/ipam/v2/assignment/ipv4"),
         }
         until("its block is gone", 20, || known().is_empty());

@@ -1,5 +1,5 @@
-//! The node fails around the daemon, or the daemon with it: what it knew it knows afterwards, what came meanwhile it
-//! finds, and what it lacks it names.
+//! The node fails around the daemon, or the daemon with it: afterwards it still knows what it knew, finds what came
+//! meanwhile, and names what it lacks.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -28,7 +28,7 @@ fn config() -> Config {
     Config::default().grace(1)
 }
 
-/// A netns with the lab's IP of this number.
+/// A netns with the lab's IP `host`.
 fn with_address(lab: &Lab, hint: &str, host: u8) -> Netns {
     let netns = Netns::new(lab, hint);
     netns.veth_to_host();
@@ -44,14 +44,14 @@ fn await_finding(daemon: &Daemon, netns: &Netns) -> Value {
     })
 }
 
-/// Files are what it needs most of, and inotify, which says the same of two kinds of want, is not what is short.
+/// Files are its scarcest resource; inotify, whose error is the same for two limits, is not short here.
 fn with_too_few_files_it_says_so(lab: &Lab) {
     for files in [16, 24, 32] {
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
         command.arg(daemon::binary());
         let mut daemon = Daemon::spawn_by(command, lab, &config(), &lab.subdir("state"));
-        // Whether it can go on with so few is its own affair.
+        // Whether it can run with so few is not tested.
         let names = |said: &str| said.contains("LimitNOFILE") || said.contains("open files");
         let said = eventually(&format!("with {files} it says what it lacks"), 20, || {
             let said = daemon.log();
@@ -64,7 +64,7 @@ fn with_too_few_files_it_says_so(lab: &Lab) {
     }
 }
 
-/// As a machine that was suspended, or a cgroup that was frozen.
+/// Like a machine that was suspended, or a cgroup that was frozen.
 fn stopped_for_a_while_it_catches_up(lab: &Lab) {
     let before = Stuck::new(lab);
     let gone = with_address(lab, "gone", 21);
@@ -90,7 +90,7 @@ fn stopped_for_a_while_it_catches_up(lab: &Lab) {
     assert_eq!((&after["id"], &after["since"]), (&known["id"], &known["since"]));
 }
 
-/// With the unit's capabilities, as processes are hidden from who may not trace them.
+/// With the unit's capabilities, as processes are hidden from those that may not trace them.
 fn where_proc_hides_processes_it_sees_them(lab: &Lab) {
     let stuck = Stuck::new(lab);
     let command = poorer::with_hidden_processes(&daemon::binary());
@@ -176,7 +176,7 @@ fn killed_again_and_again_it_keeps_what_it_had(lab: &Lab) {
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
-        // A seed of its own, so that a failure can be tried again.
+        // A fixed seed, so that a failure can be reproduced.
         let mut random: u64 = 0x9e37_79b9_7f4a_7c15;
         for _ in 0..times {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -201,7 +201,7 @@ fn killed_again_and_again_it_keeps_what_it_had(lab: &Lab) {
     assert!(!names.iter().any(|name| name.contains("corrupt")), "undamaged: {names:?}");
 }
 
-/// Dates follow, and what is known is the same: order and durations are the boot clock's.
+/// Only dates follow the clock; order and durations are the boot clock's.
 fn the_wall_clock_is_set_a_day_forth_and_back(lab: &Lab) {
     const DAY: i64 = 86_400;
     let netns = with_address(lab, "n", 7);

@@ -1,5 +1,5 @@
-//! Checks the fixtures against `/proc` alone: what the other tests stand on, and a guard on what is
-//! believed about the kernel.
+//! Checks the fixtures, on which the other tests rely, against `/proc` alone, and guards assumptions about the
+//! kernel.
 
 use support::collector::Collector;
 use support::fuse::Hung;
@@ -163,7 +163,7 @@ fn a_v1_frozen_process_looks_stuck(lab: &Lab) {
     for killed in [false, true] {
         let netns = Netns::new(lab, "f");
         let innocent = innocent::frozen_v1(lab, &netns, killed);
-        // While it is on its way into the freezer, or looks up at a signal, it shows no wchan.
+        // While it enters the freezer, or reacts to a signal, it shows no wchan.
         let view = eventually("it sleeps in the refrigerator", 20, || {
             View::leader(innocent.helper.pid()).filter(|view| view.wchan == "__refrigerator")
         });
@@ -222,7 +222,7 @@ fn a_pod_runs_and_stops(lab: &Lab) {
     assert!(tasks_in(pod.netns).is_empty());
 }
 
-/// Nobody stops this pod: what it leaves must be swept all the same.
+/// Nobody stops this pod: its remains must be swept all the same.
 fn a_pods_process_hangs(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let containerd = Containerd::shared(lab);

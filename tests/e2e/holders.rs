@@ -1,4 +1,4 @@
-//! Who keeps a netns alive: every kind of holder, alone, and holders that come, move and go.
+//! Who keeps a netns alive: every kind of holder alone, and holders that come, move and go.
 
 use serde_json::Value;
 use support::fuse::Hung;
@@ -27,7 +27,7 @@ fn with_address(lab: &Lab, hint: &str) -> Netns {
     netns
 }
 
-/// A helper that holds the netns in some way; the netns's name is then taken away.
+/// Starts a helper that holds the netns in the given way, then removes the netns's name.
 fn hold_alone(role: Role, netns: &Netns) -> Running {
     let path = netns.path().to_str().unwrap().to_owned();
     let helper = Helper::new(role).arg(&path).comm("keeper").start();
@@ -35,7 +35,7 @@ fn hold_alone(role: Role, netns: &Netns) -> Running {
     helper
 }
 
-/// Without probes nobody tells of a netns that was never seen while it had a name or a device told of it.
+/// Without probes a netns is known only if it was seen while it had a name, or if a device event told of it.
 fn is_known_by_its_name(daemon: &Daemon, lab: &Lab, netns: &Netns) {
     if support::daemon::probes() == "off" {
         daemon.await_ip(lab.ip(7), netns.inode);
@@ -51,14 +51,14 @@ fn a_bind_mount_alone_is_named(lab: &Lab) {
     assert!(holder["mount_ns"].is_u64() && holder["pid"].is_null(), "{holder}");
 }
 
-/// The usual culprit: an agent in a mount namespace of its own still has the name mounted.
+/// The usual culprit: an agent in its own mount namespace still has the name mounted.
 fn a_mount_in_another_mount_namespace_is_named(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "m2");
     let path = netns.path().to_str().unwrap().to_owned();
     let agent = Helper::new(Role::Agent).comm("agent").start();
     netns.unmount();
-    // Before it was unmounted here, the mount of the host may have been told.
+    // Before the unmount here, the host's mount may have been reported.
     let is = |h: &Value| {
         let there = h["mount_path"] == path.as_str() && h["mount_ns_pid"] == agent.pid();
         h["kind"] == "mount" && there
@@ -106,7 +106,7 @@ fn a_thread_of_a_zombie_leader_is_named(lab: &Lab) {
     daemon.await_no_ip(lab.ip(7), netns.inode);
 }
 
-/// Nothing in /proc shows who holds it; that must not make it vanish, nor be blamed on anybody.
+/// Nothing in /proc shows who holds it; this must neither make the netns vanish nor blame anybody.
 fn an_fd_in_flight_hides_no_netns(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "fl");
@@ -115,8 +115,8 @@ fn an_fd_in_flight_hides_no_netns(lab: &Lab) {
     support::poll::until("nobody is named", 10, || {
         let address = daemon.ip_in(lab.ip(7), netns.inode).expect("still shown");
         let holders = address["holders"].as_array().unwrap();
-        // Only a search that could read everything may say "kernel"; without a probe's list of files it
-        // depends on the host whether there is one.
+        // Only a search that could read everything may say "kernel"; without a probe's list of files it depends on
+        // the host whether there is such a search.
         let told = !holders.is_empty() || support::daemon::probes() == "off";
         told && holders.iter().all(|holder| holder["kind"] == "kernel")
     });

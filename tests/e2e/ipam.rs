@@ -1,4 +1,4 @@
-//! What the IPAM can hand out and to whom, asked on the command line: `query ipam`, `query ip`, `check`.
+//! What IPAM can hand out and to whom, asked on the command line: `query ipam`, `query ip`, `check`.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -16,7 +16,7 @@ support::tests! {
     two_thousand_leaks_are_a_page,
 }
 
-/// A /29 on a bridge: 5 IPs beside the gateway.
+/// A /29 on a bridge: 5 IPs besides the gateway.
 fn network(lab: &Lab, node: &Netns) -> Network {
     let subnet = format!("{}/29", lab.ip(0));
     Network::new(lab, node, "net", "bridge", &subnet, json!({ "bridge": "br1" }))
@@ -29,7 +29,7 @@ fn daemon(lab: &Lab) -> Daemon {
     daemon
 }
 
-/// The network's range, once so many are used.
+/// Waits for the network's range to have `used` IPs in use.
 fn range(daemon: &Daemon, network: &Network, used: u64) -> Value {
     eventually("the range is told", 10, || {
         let ranges = daemon.list("ranges", &["query", "ipam", network.name()]);
@@ -88,12 +88,12 @@ fn an_ip_is_checked_before_it_is_handed_out(lab: &Lab) {
     let (code, nobodys) = check(&["192.0.2.77"]);
     assert_eq!((code, &nobodys["verdict"]["in_pool"]), (Some(0), &Value::Bool(false)), "{nobodys}");
     assert_eq!(check(&["192.0.2.77", "--strict"]).0, Some(4), "no pool has it");
-    // Whose the netns is follows from where it is mounted, which is read a moment after its IP.
+    // The owner of the netns follows from its mount path, which is read shortly after its IP.
     eventually("it is its own", 10, || {
         (check(&[&ip, "--container", &container.id[..12]]).0 == Some(0)).then_some(())
     });
     assert_eq!(check(&["0.0.0.0"]).0, Some(1), "no address of a container");
-    // Freed in the store, and still up: the case that kubelet does not see.
+    // Freed in the store, but still configured: the case that kubelet does not see.
     std::fs::remove_file(network.reservations().join(&ip)).unwrap();
     let freed = eventually("the store has let go of it", 10, || {
         let (code, verdict) = check(&[&ip]);
@@ -106,7 +106,7 @@ fn an_ip_is_checked_before_it_is_handed_out(lab: &Lab) {
     assert_eq!(usage.status.code(), Some(2));
 }
 
-/// A node that crashed, and whose reservations nobody will ever give back: forty networks with fifty each. No runtime is
+/// A node that crashed and whose reservations will never be released: forty networks with fifty each. No runtime is
 /// asked, and no daemon runs.
 fn two_thousand_leaks_are_a_page(lab: &Lab) {
     let (networks, each) = (40_u8, 50_u8);
@@ -150,7 +150,7 @@ fn two_thousand_leaks_are_a_page(lab: &Lab) {
     assert!(page.lines().count() <= 60, "{page}");
     assert!(page.contains(", 50 IPs ") && !page.contains("consequence"), "{page}");
     let rest = page.lines().find(|line| line.starts_with("… and ")).expect("the rest is counted");
-    // A scan is of the whole node: others may have something on it meanwhile.
+    // A scan covers the whole node, where other tests may have findings meanwhile.
     assert!(rest.contains(" more causes: ") && rest.contains(" WARN"), "{rest}");
     assert!(rest.ends_with(" (--all)"), "{rest}");
 }

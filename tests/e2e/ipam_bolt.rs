@@ -1,5 +1,5 @@
-//! The stores that are bolt files: what dockerd and podman have reserved is told while they hold their files,
-//! and they do not notice.
+//! The stores that are bolt files: the reservations of dockerd and podman are read while they hold their files, and
+//! they do not notice.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ support::tests! {
     what_podman_gave_is_told needs [Podman],
 }
 
-/// `ipwatch record`, and what it wrote.
+/// A running `ipwatch record`, and its output file.
 struct Recorder {
     child: Child,
     out: PathBuf,
@@ -74,9 +74,9 @@ fn what_dockerd_gave_is_told_while_it_holds_its_file(lab: &Lab) {
     let part = &range["sets"][0][0];
     assert_eq!(part["first"], lab.ip(1).to_string(), "{range}");
     assert_eq!(part["last"], lab.ip(254).to_string(), "{range}");
-    // The bridge has the gateway.
+    // The gateway is the bridge's.
     assert_eq!(part["except"][0], lab.ip(1).to_string(), "{range}");
-    // And what comes and goes from now on, which dockerd writes undisturbed.
+    // Changes from now on, which dockerd writes undisturbed.
     let after = dockerd.run_in("desk", "shop", &["/bin/sleep", "1000000"]);
     let told = recorder.await_fact("reservation", "libnetwork", ip(&after.ip));
     assert_eq!(told["container_id"], after.id.as_str(), "{told}");
@@ -96,7 +96,7 @@ fn what_podman_gave_is_told(lab: &Lab) {
     let told =
         recorder.await_fact("reservation", "netavark", |fact| fact["container_id"] == id.as_str());
     assert_eq!(told["network"], "pods", "{told}");
-    // The first after the gateway.
+    // The first IP after the gateway.
     assert_eq!(told["ip"], lab.ip(2).to_string(), "{told}");
     let range = recorder.await_fact("range", "netavark", |fact| fact["network"] == "pods");
     assert_eq!(range["sets"][0][0]["last"], lab.ip(254).to_string(), "{range}");

@@ -1,15 +1,15 @@
-//! A real kubelet runs into what ipwatch warns of: what counts is the Event by which people hear of it today, and
-//! that the warning about that very IP or range stood before it. Each is a row of the table of leads, beside those
-//! of [`crate::lead`], whose failures a runtime tells of.
+//! A real kubelet runs into what ipwatch warns of. Measured is the Event by which people learn of it today; the
+//! warning about that IP or range must come before it. Each case is a row of the table of lead times, beside those of
+//! [`crate::lead`], whose failures a runtime reports.
 //!
-//! - [`exhaustion`]: leaked reservations, until a pod has its FailedCreatePodSandBox.
-//! - [`freed`]: a force-deleted pod's process hangs, its sandbox is stopped, and the next pod is given its IP.
-//! - [`deleted`]: a force-deleted pod hangs, until kubelet says FailedKillPod.
-//! - [`events`]: ipwatch's own Event on a pod. No row of the table.
-//! - [`outage`]: what an API server that is away does not bring about. No row of the table.
+//! - [`exhaustion`]: leaked reservations, until a pod gets FailedCreatePodSandBox.
+//! - [`freed`]: a force-deleted pod's process hangs, its sandbox is stopped, and the next pod gets its IP.
+//! - [`deleted`]: a force-deleted pod hangs, until kubelet reports FailedKillPod.
+//! - [`events`]: ipwatch's own Event on a pod. No row in the table.
+//! - [`outage`]: an API server outage must not cause a finding. No row in the table.
 //!
-//! Each has a node of its own, kubelet and containerd: one that was harmed serves nobody else. The API server is shared
-//! by all but [`outage`], which kills it.
+//! Each has its own node, kubelet and containerd: a damaged node is not reused. The API server is shared by all but
+//! [`outage`], which kills it.
 
 pub(crate) mod deleted;
 pub(crate) mod events;
@@ -30,10 +30,11 @@ use support::{Daemon, Lab, patience};
 use crate::lead::duplicate::READ;
 use crate::lead::{config_for, names, small};
 
-/// Until kubelet's worker for a new pod has nothing to do: its last look ends with PLEG's next round, a second later.
+/// Time until kubelet's worker for a new pod is idle: its last look ends with the next round of PLEG, one second
+/// later.
 const IDLE: Duration = Duration::from_secs(4);
 
-/// A daemon that knows the node's containerd, and asks the API server for the node's pods.
+/// Starts a daemon that reads the node's containerd, and the node's pods from the API server.
 fn watching(lab: &Lab, node: &Node<'_>) -> Daemon {
     let daemon = Daemon::start(lab, &config_for(&node.containerd).line(&node.agent_lines()));
     daemon.await_source("containerd");
@@ -43,10 +44,10 @@ fn watching(lab: &Lab, node: &Node<'_>) -> Daemon {
     daemon
 }
 
-/// A node whose pod `db-0` was deleted by force, and hangs.
+/// A node whose pod `db-0` was deleted by force and hangs.
 struct Deleted<'a> {
     pod: Pod,
-    /// When it was deleted.
+    /// When the pod was deleted.
     at: Instant,
     events: Events,
     told: Told,
@@ -57,10 +58,10 @@ struct Deleted<'a> {
 }
 
 impl<'a> Deleted<'a> {
-    /// `flags` are kubelet's. The API has forgotten the pod, and kubelet has killed its process.
+    /// `flags` are kubelet's. On return the API has forgotten the pod, and kubelet has killed its process.
     fn start(lab: &'a Lab, flags: &[&str]) -> Self {
         let node = Node::shared(lab, &small(lab), flags);
-        // After kubelet, which otherwise has a copy of this mount.
+        // Mounted after kubelet started, which would otherwise have a copy of this mount.
         let mut hung = Hung::mount(lab);
         let daemon = watching(lab, &node);
         let told = Told::by(&daemon);
@@ -68,8 +69,8 @@ impl<'a> Deleted<'a> {
         let pod = node.run("db-0", hung.dir(), &READ);
         hung.await_read();
         daemon.await_ip(&pod.ip, pod.netns);
-        // One that has just become Ready, kubelet's worker still looks at; a deletion by force that comes meanwhile
-        // it forgets, and nobody says anything at all.
+        // Kubelet's worker still handles a pod that has just become Ready; it forgets a forced deletion that comes
+        // meanwhile, and reports nothing at all.
         std::thread::sleep(IDLE * patience());
         let at = Instant::now();
         node.force_delete("db-0");
@@ -83,7 +84,7 @@ impl<'a> Deleted<'a> {
         self.node.containerd.reservations().join(&self.pod.ip).exists()
     }
 
-    /// The finding names what hangs, and its pod.
+    /// Checks that the finding names the hanging process and its pod.
     fn is_named(&self, finding: &Value) -> Result<String, String> {
         let holder = self.pod.pid.to_string();
         names(&finding["holders"].to_string(), &[&holder], "the process that hangs")?;
@@ -92,7 +93,7 @@ impl<'a> Deleted<'a> {
     }
 }
 
-/// What an Event says.
+/// The text of an Event.
 fn message(event: &Value) -> &str {
     event["message"].as_str().unwrap_or_default()
 }

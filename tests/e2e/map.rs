@@ -1,4 +1,4 @@
-//! IP → netns → device: what is answered, and what no longer is.
+//! IP → netns → device: what is answered, and what is answered no more.
 
 use serde_json::Value;
 use support::poll::until;
@@ -23,7 +23,7 @@ support::tests! {
     a_name_with_terminal_escapes_is_escaped needs [SharedDaemon] @ Rung,
 }
 
-/// A netns with eth0 (a veth whose peer is on the host, as a pod has it).
+/// A netns with eth0, a veth whose peer is on the host, as a pod has it.
 fn pod(lab: &Lab, hint: &str) -> Netns {
     let netns = Netns::new(lab, hint);
     netns.veth_to_host();
@@ -40,13 +40,13 @@ fn a_fresh_address_is_answered(lab: &Lab) {
         let is = |h: &Value| h["kind"] == "process" && h["pid"] == holder.pid();
         let found = daemon.await_holder(&ip, netns.inode, "java", is);
         assert_eq!(found["comm"], "java");
-        // Name and MAC of a device come in messages of their own.
+        // A device's name and MAC come in separate messages.
         until("the device is told", 5, || {
             let address = daemon.await_ip(&ip, netns.inode);
             address["interface"]["name"] == "eth0"
                 && address["interface"]["mac"] == netns.mac("eth0")
                 && address["interface"]["kind"] == "veth"
-                // So does the mount table.
+                // The mount table is read separately as well.
                 && address["netns"]["path"] == netns.path().to_str().unwrap()
         });
         let address = daemon.await_ip(&ip, netns.inode);
@@ -115,7 +115,7 @@ fn a_torn_down_netns_disappears(lab: &Lab) {
     );
 }
 
-/// No veth brings such a netns an nsid: it must be found and given one.
+/// No veth gives such a netns an nsid: it must be found and assigned one.
 fn an_address_on_loopback_alone_is_known(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = Netns::new(lab, "lo");
@@ -138,14 +138,15 @@ fn a_moved_device_takes_its_addresses_along(lab: &Lab) {
     assert_eq!(address["netns"]["cookie"].as_u64(), to.cookie);
 }
 
-/// The kernel says that such a move went well, and moves nothing: root of a container hides no IP that way.
+/// The kernel reports success for such a move and moves nothing: root in a container must not be able to hide an IP
+/// this way.
 fn a_device_that_is_moved_to_where_it_is_keeps_its_addresses(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = pod(lab, "stay");
     netns.add_address(&lab.cidr(7), "eth0");
     daemon.await_ip(lab.ip(7), netns.inode);
     netns.ip(&format!("link set eth0 netns {}", netns.name()));
-    // Whatever was told of that is read when this is.
+    // Any event about the move is read before this one.
     netns.add_address(&lab.cidr(8), "eth0");
     daemon.await_ip(lab.ip(8), netns.inode);
     assert!(daemon.ip_in(lab.ip(7), netns.inode).is_some(), "it is there still");
@@ -159,7 +160,7 @@ fn a_peer_is_no_holder(lab: &Lab) {
     assert!(daemon.ip_in(lab.ip(8), netns.inode).is_none(), "the far end is not held here");
 }
 
-/// The kernel writes the new peer into the address that stands (`inet6_addr_modify`, net/ipv6/addrconf.c).
+/// The kernel writes the new peer into the existing address (`inet6_addr_modify`, net/ipv6/addrconf.c).
 fn an_ipv6_address_whose_peer_changed_leaves_nothing(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = pod(lab, "peer6");
@@ -167,7 +168,7 @@ fn an_ipv6_address_whose_peer_changed_leaves_nothing(lab: &Lab) {
         netns.ip(&format!("addr {change} fd77::1 peer {peer} dev eth0 nodad"));
         daemon.await_ip("fd77::1", netns.inode);
     }
-    // Whatever was told of the change is read when this is.
+    // Any event about the change is read before this one.
     netns.add_address("fd77::9/128", "eth0");
     daemon.await_ip("fd77::9", netns.inode);
     let all = daemon.list("addresses", &["query", "ip", "fd77::1"]);
@@ -259,7 +260,7 @@ fn watch_tells_an_address_that_comes_and_goes(lab: &Lab) {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Long enough for the watcher to be connected; what it missed would hang the reading below.
+    // Time for the watcher to connect; if it missed an event, the read below would hang.
     std::thread::sleep(std::time::Duration::from_millis(300) * support::patience());
     let netns = pod(lab, "watch");
     netns.add_address(&lab.cidr(7), "eth0");

@@ -42,7 +42,7 @@ fn metrics(listen: &str, more: &str) -> String {
     format!("[metrics]\nlisten = \"{listen}\"\n{more}")
 }
 
-/// Metrics with the addresses of the lab.
+/// A configuration of metrics with the lab's addresses.
 fn with_addresses(lab: &Lab, listen: &str, most: usize) -> String {
     let pods = lab.cidr(0);
     metrics(
@@ -68,7 +68,7 @@ fn documented() -> BTreeMap<&'static str, &'static str> {
     DOCUMENTED.lines().filter_map(row).collect()
 }
 
-/// Those that are served.
+/// The names and types that are served.
 fn served(page: &Page) -> BTreeMap<&str, &str> {
     page.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect()
 }
@@ -90,7 +90,7 @@ fn what_is_served_is_what_is_documented(lab: &Lab) {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(prometheus::get(&address, path, "*/*").unwrap().status, 200, "{path}");
     }
-    // What the daemon says of itself is what the kernel says of it.
+    // The daemon's figures about itself agree with the kernel's.
     let resident = page.value("process_resident_memory_bytes") / 1024.0;
     let seen = support::proc::rss_kib(daemon.pid()) as f64;
     assert!((0.5..2.0).contains(&(resident / seen)), "{resident} and {seen} KiB");
@@ -108,7 +108,7 @@ fn of_networks(lab: &Lab) -> Config {
     Config::default().networks(&[network::conf_dir(lab)], &network::bin_dir(lab))
 }
 
-/// Freed while it is still up: whoever is told of the finding finds it in a scrape that begins after that.
+/// Freed while still configured: once a finding is reported, a scrape that begins after that has it.
 fn a_finding_is_there_when_it_is_told(lab: &Lab) {
     let address = prometheus::free_address();
     let node = Netns::new(lab, "node");
@@ -134,7 +134,7 @@ fn a_finding_is_there_when_it_is_told(lab: &Lab) {
         let mut firing = told.filter(|finding| finding["status"] == "firing");
         firing.find(|f| f["code"] == "ip-released-but-held" && f["subject"]["ip"] == *ip)
     });
-    // At once: no waiting here.
+    // At once, without waiting.
     let page = scrape(&address);
     let id = told["id"].as_str().unwrap();
     let critical = page.samples("ipwatch_critical_finding_info");
@@ -180,7 +180,7 @@ fn addresses_are_told_within_their_bounds(lab: &Lab) {
     assert!(mine.is_some_and(|line| line.ends_with(" 1")), "{omitted:?}");
 }
 
-/// Every query of the dashboard, with what Grafana would put into it.
+/// Every query of the dashboard, with its variables filled in as by Grafana.
 fn queries() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -197,13 +197,13 @@ fn queries() -> Vec<String> {
     queries
 }
 
-/// Names of ours in a text.
+/// The names of our metrics in a text.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c)));
     let ours = |word: &&str| {
         word.starts_with("ipwatch_") || word.starts_with("process_") || word.contains(":ipwatch_")
     };
-    // A colon may end a sentence, and never a name.
+    // A trailing colon is punctuation: no name ends in one.
     words.map(|word| word.trim_end_matches(':')).filter(ours).collect()
 }
 
@@ -218,7 +218,7 @@ fn a_real_prometheus_runs_every_query_and_rule(lab: &Lab) {
     let ip = network.add(&container, &pod).unwrap();
     daemon.await_ip(&ip, pod.inode);
     let prometheus = Prometheus::start(lab, &address, &RULES);
-    // What is asked for is there: a name with a mistake in it finds nothing, and that is no error.
+    // Each queried name is served: a misspelt name is no error, it just finds nothing.
     let page = scrape(&address);
     let served = served(&page);
     let recorded: BTreeSet<&str> =
@@ -234,7 +234,7 @@ fn a_real_prometheus_runs_every_query_and_rule(lab: &Lab) {
     for query in &queries {
         let _ = prometheus.query(query);
     }
-    // Twice scraped, it has rates; and it understood the newer format.
+    // After two scrapes there are rates; and the newer format was understood.
     until("the latency has a rate", 30, || {
         prometheus.value("rate(process_cpu_seconds_total{job=\"ipwatch\"}[1m])").is_some()
     });
@@ -275,7 +275,7 @@ fn the_rules_keep_what_they_promise(lab: &Lab) {
     fs::write(dir.join("scrape.yml"), scrape).unwrap();
     let (fine, said) = check(&["check", "config", "scrape.yml"]);
     assert!(fine, "{said}");
-    // Every alert is in the documentation, and no other.
+    // The documented alerts are exactly those in the rules.
     let alerts = RULES[1].1.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let alerts: BTreeSet<&str> = alerts.collect();
     let rows = DOCUMENTED.lines().filter_map(|line| line.strip_prefix("| `Ipwatch"));
@@ -305,8 +305,8 @@ fn each_alert_leads_to_a_page(alerts: usize) {
     }
 }
 
-/// All places are taken by some that never ask and some that never read: what happens is still seen, memory
-/// stays, and after a while there are places again.
+/// All connections are taken by clients that never ask and clients that never read: events are still seen, memory
+/// stays, and after a while there are free places again.
 fn who_never_reads_costs_nothing(lab: &Lab) {
     let address = prometheus::free_address();
     let daemon = Daemon::start(lab, &Config::default().line(&metrics(&address, "")));
@@ -318,7 +318,7 @@ fn who_never_reads_costs_nothing(lab: &Lab) {
     for n in 0..100 {
         let mut stream = TcpStream::connect(&address).unwrap();
         if n % 2 == 0 {
-            // Those that were let go already are told by an error.
+            // On a connection that was closed already, this fails.
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
         }
         bad.push(stream);
@@ -348,7 +348,7 @@ fn a_unix_socket_is_served(lab: &Lab) {
     assert!(!socket.exists(), "it is removed");
 }
 
-/// Starts a daemon that must not start; what it says, which is one line.
+/// Starts a daemon that must not start. Returns its message, which is one line.
 #[track_caller]
 fn refused(lab: &Lab, listen: &str) -> String {
     let (dir, state) = (lab.dir(), lab.dir().join("unmade"));

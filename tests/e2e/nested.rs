@@ -1,5 +1,5 @@
-//! The daemon in a pid namespace within the node's, as on a node that is itself a container (kind, k3d, minikube, LXD):
-//! the kernel's pids are not those of `/proc`.
+//! The daemon in a pid namespace below the node's, as on a node that is itself a container (kind, k3d, minikube,
+//! LXD): the kernel's pids differ from those in its `/proc`.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,13 +22,13 @@ support::tests! {
 }
 
 const GRACE: u32 = 2;
-/// A user who may not ask.
+/// A user without the right to ask.
 const NOBODY: u32 = 65_534;
-/// In the environment of a test's other half.
+/// Environment variable set in the inner run of a test.
 const INSIDE: &str = "IPWATCH_TEST_INSIDE";
 
-/// Runs `test` on a node that is itself a container: in a pid and a mount namespace of its own, with everything that it
-/// starts. That is this test once more, in there.
+/// Runs `test` on a node that is itself a container: in its own pid and mount namespace, with everything that it
+/// starts. The test binary is run once more inside.
 fn on_a_nested_node(lab: &Lab, test: impl FnOnce(&Lab)) {
     if std::env::var_os(INSIDE).is_some() {
         let own = std::fs::read_link("/proc/1/ns/pid").expect("its pid namespace");
@@ -36,7 +36,7 @@ fn on_a_nested_node(lab: &Lab, test: impl FnOnce(&Lab)) {
         netns::forget_others(&[]);
         return test(lab);
     }
-    // The shell is its first process, which reaps what is orphaned; more follows, or it would become the test.
+    // The shell is pid 1 and reaps orphans; with nothing after the command it would `exec` the test instead.
     let mut unshare = Command::new("unshare");
     unshare.args(["-p", "-f", "--mount-proc", "sh", "-c", "\"$0\"; exit $?"]);
     unshare.arg(std::env::current_exe().unwrap()).env(INSIDE, "yes").stdin(Stdio::null());
@@ -44,7 +44,7 @@ fn on_a_nested_node(lab: &Lab, test: impl FnOnce(&Lab)) {
     assert!(status.success(), "inside: {status}");
 }
 
-/// The last two of what `NSpid` says: how a process is called in its own pid namespace, and around it.
+/// The last two pids of `NSpid`: the process's pid in its own pid namespace and in the parent one.
 fn names(pid: u32) -> Option<(u32, u32)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let names = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -100,7 +100,7 @@ fn a_stuck_pod_is_found_by_the_pids_of_its_node(lab: &Lab) {
         assert_eq!(finding["subject"]["pod"]["uid"], pod.uid, "{finding:#}");
         let evidence = finding["evidence"].to_string();
         assert!(evidence.contains(&pod.container), "its cgroup is part of the proof: {evidence}");
-        // Who sent the signal is this test, by its pid here.
+        // This test sent the signal, with its pid in this namespace.
         let sender = format!("by pid {} ", std::process::id());
         assert!(daemon::probes() == "off" || evidence.contains(&sender), "{sender}: {evidence}");
         daemon.await_source("containerd");
@@ -118,7 +118,7 @@ fn no_event_counts_as_not_seen(lab: &Lab) {
         let daemon = Daemon::start(lab, &Config::default());
         let out = daemon.ask(&["doctor", "--canary"]);
         if !out.status.success() {
-            // Without a probe there is nothing to prove.
+            // Without a probe there is nothing to verify.
             assert!(String::from_utf8_lossy(&out.stderr).contains("no probe"), "{out:?}");
             return;
         }
@@ -129,7 +129,7 @@ fn no_event_counts_as_not_seen(lab: &Lab) {
         };
         assert_eq!(of("not-seen"), Vec::<&str>::new(), "{probes:#?}");
         println!("{FIGURE}seen {}; not tried: {}", of("seen").len(), of("not-tried").join(", "));
-        // What would be told by a foreign pid, or by none.
+        // The events that would carry a foreign pid, or none.
         for event in ["task-netns-change", "process-exit", "sigkill", "process-exec", "cni-call"] {
             let probe = probes.iter().find(|probe| probe["event"] == event);
             println!(
@@ -149,9 +149,9 @@ fn pids_are_those_of_its_own_namespace(lab: &Lab) {
     unshare.arg(support::daemon::binary());
     let config = Config::default().grace(GRACE).cache_dir(&lab.subdir("cni"));
     let mut daemon = Daemon::spawn_by(unshare, lab, &config, &lab.subdir("state"));
-    // Whoever asks is outside, where no pid of theirs leads.
+    // The client is outside and has no pid in the daemon's namespace.
     daemon.await_ready();
-    // By their user they are judged, as anybody: the file's mode keeps nobody out now.
+    // Access is decided by its user, as always; the file mode now admits anybody.
     std::fs::set_permissions(daemon.socket(), Permissions::from_mode(0o666)).unwrap();
     let client = lab.dir().join("ipwatch-client");
     std::fs::copy(daemon::binary(), &client).expect("a copy that others may run");
@@ -175,7 +175,7 @@ fn pids_are_those_of_its_own_namespace(lab: &Lab) {
         finding["subject"]["netns"]["inode"] == inner.inode
     });
     assert_eq!(finding["holders"][0]["pid"], own, "{finding:#}");
-    // Of the one outside only its netns is known.
+    // Of the process outside only its netns is known.
     let address = daemon.await_ip(lab.ip(8), outer.inode);
     let holders = address["holders"].to_string();
     assert!(!holders.contains("\"process\""), "{} is not to be named: {holders}", park.pid());

@@ -1,9 +1,9 @@
-//! What looks like trouble and is none: with every grace short, nothing may be raised for it, not even
-//! `pending`. (For what a process alone may look like, see also [`crate::stuck`].)
+//! Situations that look like trouble and are none: with short grace periods nothing may be raised, not even
+//! `pending`. For what a single process may look like, see also [`crate::stuck`].
 //!
-//! Other tests run meanwhile, and what they do is seen: each of these counts what is its own, by its
-//! IPs, its pods and its paths. gVisor, KubeVirt and istio cannot run here; they are recorded facts in
-//! the unit tests.
+//!
+//! Other tests run meanwhile and are seen: each test counts only what is its own, by IP, pod and path. gVisor,
+//! KubeVirt and istio cannot run here; unit tests cover them with recorded facts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,7 @@ support::tests! {
     processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore] @ Kernel,
 }
 
-/// Seconds of every grace.
+/// Every grace period, in seconds.
 const GRACE: u32 = 1;
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
 
@@ -40,12 +40,12 @@ pub(crate) fn config() -> Config {
     Config::default().grace(GRACE).holders_grace(GRACE).cache_dir(Path::new(CNI_CACHE))
 }
 
-/// Longer than all that may pass until a finding is raised: graces, polls and second looks.
+/// Waits longer than a finding may take to be raised: grace periods, polls and second looks.
 pub(crate) fn wait() {
     std::thread::sleep(Duration::from_secs(8) + Duration::from_secs(2) * patience());
 }
 
-/// Whoever watches from before.
+/// A daemon with a follower that was connected before the test's events.
 pub(crate) struct Watch {
     pub(crate) daemon: Daemon,
     follower: Follower,
@@ -66,7 +66,7 @@ impl Watch {
         Self::start(lab, &config, Some("containerd"))
     }
 
-    /// Nothing was told about this lab's; and the watch would have told: what is then done does show.
+    /// Checks that nothing was reported about this lab, and that a real fault then is reported.
     #[track_caller]
     pub(crate) fn was_quiet(self, lab: &Lab) {
         let mine = |changes: Vec<Value>| -> Vec<Value> {
@@ -82,8 +82,8 @@ impl Watch {
     }
 }
 
-/// The first line of the log that tells of a finding about one of the lab's IPs. A follower may be too slow
-/// where other tests make events by the thousand; the log has all.
+/// The first log line of a finding about one of the lab's IPs. A follower may be too slow where other tests cause
+/// thousands of events; the log has all.
 pub(crate) fn logged(lab: &Lab, daemon: &Daemon) -> Option<String> {
     let [a, b, c, _] = lab.ip(0).octets();
     let ours = format!(" ip={a}.{b}.{c}.");
@@ -92,7 +92,7 @@ pub(crate) fn logged(lab: &Lab, daemon: &Daemon) -> Option<String> {
     findings.find(|line| line.contains(&ours)).map(str::to_owned)
 }
 
-/// Something that is wrong indeed, to see that whoever said nothing before would have said something.
+/// Creates a real fault, to see that the daemon would have reported one.
 pub(crate) fn guilty(lab: &Lab) -> (Running, Hung, Netns) {
     let mut hung = Hung::mount_at(lab, "guilty");
     let netns = Netns::new(lab, "guilty");
@@ -103,8 +103,8 @@ pub(crate) fn guilty(lab: &Lab) -> (Running, Hung, Netns) {
     (helper, hung, netns)
 }
 
-/// Whether a finding, or a change of one, is about something of this lab: its text may name file systems
-/// of another that runs at the same time, for its processes see them.
+/// Whether a finding, or a change of one, is about this lab. Its text is not searched: it may name file systems of
+/// another lab running at the same time, whose mounts these processes see.
 pub(crate) fn is_about(lab: &Lab, change: &Value) -> bool {
     let finding = if change["finding"].is_object() { &change["finding"] } else { change };
     lab.owns(&finding["subject"].to_string()) || lab.owns(&finding["holders"].to_string())
@@ -116,7 +116,7 @@ fn a_frozen_pod(lab: &Lab) {
     let pod = containerd.run("paused-0", lab.dir(), &SLEEP);
     let freezer = Freezer::v1(lab);
     freezer.freeze(pod.pid);
-    // As kubelet does when its pod is deleted meanwhile. It dies when it is thawed.
+    // As kubelet does when the pod is deleted meanwhile. The process dies once it is thawed.
     support::sys::kill(pod.pid, libc::SIGKILL).unwrap();
     wait();
     freezer.thaw();
@@ -151,7 +151,7 @@ fn a_pod_whose_pause_is_slow(lab: &Lab) {
     slow(lab, Slow::Create);
 }
 
-/// The netns is there with its IP, no task is in it, and the runtime does not tell of the sandbox yet.
+/// The netns exists with its IP, no task is in it, and the runtime does not list the sandbox yet.
 fn slow(lab: &Lab, what: Slow) {
     let containerd = Containerd::start(lab);
     let watch = Watch::of(lab, &containerd);
@@ -163,7 +163,7 @@ fn slow(lab: &Lab, what: Slow) {
     watch.was_quiet(lab);
 }
 
-/// A StatefulSet's pod is made anew, and kubelet stops the sandbox of its predecessor once more.
+/// A StatefulSet's pod is recreated, and kubelet stops its predecessor's sandbox once more.
 fn a_second_del_of_an_old_sandbox(lab: &Lab) {
     let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
@@ -189,7 +189,7 @@ fn a_pod_of_the_hosts_network(lab: &Lab) {
     watch.was_quiet(lab);
 }
 
-/// Its sandbox lives on with nothing but pause, and is then stopped and not removed.
+/// The sandbox lives on with only pause in it, and is then stopped but not removed.
 fn a_pod_that_ends_by_itself(lab: &Lab) {
     let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);
@@ -212,8 +212,8 @@ fn netns_of_people_and_of_pools_beside_a_runtime(lab: &Lab) {
     nobodys(lab, &config().cri(runtime.socket()), Some("containerd"));
 }
 
-/// `ip netns add` of a person, routers of neutron, and the netns that BuildKit keeps in store: no runtime
-/// made them, none knows them, nothing runs in them, and whoever keeps them knows why.
+/// A person's `ip netns add`, neutron's routers, and the netns that BuildKit keeps in stock: no runtime made or knows
+/// them, nothing runs in them, and they are kept on purpose.
 fn nobodys(lab: &Lab, config: &Config, runtime: Option<&str>) {
     let watch = Watch::start(lab, config, runtime);
     let named = |n: u8, hint: &str| {
@@ -224,7 +224,7 @@ fn nobodys(lab: &Lab, config: &Config, runtime: Option<&str>) {
     };
     let _lasting = [named(1, "lab"), named(2, "qrouter-1"), named(3, "qdhcp-1")];
     let pool: Vec<Netns> = (10..14).map(|n| named(n, &format!("pool{n}"))).collect();
-    // A pool's owner keeps some by an fd alone.
+    // A pool's owner keeps some only by an fd.
     let keep = |netns: &Netns| {
         let helper = Helper::new(Role::HoldFd).arg(netns.path().to_str().unwrap()).start();
         netns.unname();
@@ -235,7 +235,7 @@ fn nobodys(lab: &Lab, config: &Config, runtime: Option<&str>) {
     watch.was_quiet(lab);
 }
 
-/// In the netns of a pod that its runtime takes for alive.
+/// Processes in the netns of a pod that its runtime considers alive.
 fn processes_of_a_live_pod(lab: &Lab) {
     let runtime = FakeCri::start(lab);
     let netns = Netns::new(lab, "pod");

@@ -1,6 +1,6 @@
-//! What looks as if IPAM and the kernel disagreed, and is as it should be: with every grace short, nothing
-//! may be raised for it, not even `pending`. The pods here are containers that the test calls plugins for,
-//! and the runtime is a mock that has them.
+//! Situations in which IPAM and the kernel seem to disagree, though all is well: with short grace periods nothing may
+//! be raised, not even `pending`. The pods are containers for which the test calls plugins, and the runtime is a mock
+//! that lists them.
 
 use serde_json::json;
 use support::fake_cri::FakeCri;
@@ -16,10 +16,10 @@ support::tests! {
     pods_of_macvlan_are_made_anew needs [Cni, FakeCri, Fuse] @ Kernel,
 }
 
-/// Longer than a poll of the runtime may take to be answered.
+/// Longer than a poll of the runtime may take.
 const HEARD: std::time::Duration = std::time::Duration::from_secs(7);
 
-/// A container that runs.
+/// A running container.
 struct Live {
     container: Container,
     netns: Netns,
@@ -27,7 +27,7 @@ struct Live {
     _pause: Running,
 }
 
-/// A node with networks, and a runtime that has what runs on it.
+/// A node with networks, and a runtime that lists what runs on it.
 struct Node<'a> {
     lab: &'a Lab,
     netns: Netns,
@@ -54,7 +54,7 @@ impl<'a> Node<'a> {
         Watch::start(self.lab, &config, Some("containerd"))
     }
 
-    /// A container of a network, with a process in it. The runtime is told by [`Node::tell`].
+    /// Runs a container in a network, with a process in it. The runtime learns of it through [`Node::tell`].
     fn run(&mut self, network: &Network, pod: &str) -> Live {
         self.serial += 1;
         let container = Container::new(self.lab, self.serial).of_pod(pod);
@@ -64,14 +64,14 @@ impl<'a> Node<'a> {
         Live { container, netns, ip, _pause: pause }
     }
 
-    /// The runtime has these, and no others.
+    /// Makes the runtime list exactly these containers.
     fn tell(&self, live: &[&Live]) {
         let lines = live.iter().map(|live| FakeCri::line(&live.container, "READY"));
         self.runtime.has(&lines.collect::<String>());
     }
 }
 
-/// Both networks have the same IPs, and neither reaches the other.
+/// Both networks use the same IPs, and neither reaches the other.
 fn the_same_range_on_a_bridge_apart(lab: &Lab) {
     let mut node = Node::new(lab);
     let (one, other) = (node.bridge("one", "br1"), node.bridge("other", "br2"));
@@ -83,7 +83,7 @@ fn the_same_range_on_a_bridge_apart(lab: &Lab) {
     assert_eq!(first.ip, second.ip);
     node.tell(&[&first, &second]);
     wait();
-    // Freed in the one network, and held in the other.
+    // Freed in one network, held in the other.
     other.del(&second.container, Some(&second.netns)).unwrap();
     drop(second);
     node.tell(&[&first]);
@@ -91,7 +91,7 @@ fn the_same_range_on_a_bridge_apart(lab: &Lab) {
     watch.was_quiet(lab);
 }
 
-/// A copy of a network's configuration under another name, and an old one that nothing uses any more.
+/// A copy of a network's configuration under another name, and an old one that is not used any more.
 fn two_networks_with_one_subnet(lab: &Lab) {
     let mut node = Node::new(lab);
     let network = node.bridge("net", "br1");
@@ -110,8 +110,7 @@ fn two_networks_with_one_subnet(lab: &Lab) {
     watch.was_quiet(lab);
 }
 
-/// macvlan frees the IP before it takes its device away; and there is a second DEL of what is gone, while
-/// the pod's successor runs.
+/// macvlan frees the IP before it removes its device. A second DEL for it comes while the pod's successor runs.
 fn pods_of_macvlan_are_made_anew(lab: &Lab) {
     let mut node = Node::new(lab);
     node.netns.ip("link add up0 type veth peer name up1");

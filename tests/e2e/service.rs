@@ -1,5 +1,5 @@
-//! What a service manager sees of the daemon, with a real socket in its place: readiness, the watchdog,
-//! reload, stop, the journal's fields, and the capabilities that the unit grants. [`super::systemd`] has the real one.
+//! What a service manager sees of the daemon, tested with a real socket in its place: readiness, the watchdog,
+//! reload, stop, the journal's fields, and the unit's capabilities. [`super::systemd`] tests the real one.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -23,10 +23,10 @@ support::tests! {
     an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to needs [Fuse],
 }
 
-/// The watchdog's time in these tests.
+/// Watchdog timeout in these tests.
 const WATCHDOG: Duration = Duration::from_millis(1500);
 
-/// The manager's end of the conversation.
+/// The manager's end of the notify socket.
 struct Manager {
     socket: UnixDatagram,
     said: Vec<String>,
@@ -53,7 +53,7 @@ impl Manager {
         Some(message)
     }
 
-    /// Waits for a message with this line in it.
+    /// Waits for a message that contains this line.
     #[track_caller]
     fn hears(&mut self, line: &str) -> String {
         let until = Instant::now() + Duration::from_secs(30);
@@ -79,9 +79,9 @@ fn it_tells_when_it_is_ready_and_that_it_is_alive(lab: &Lab) {
     let earlier = &manager.said[..manager.said.len() - 1];
     assert!(!earlier.iter().any(|message| message.contains("READY")), "{earlier:?}");
     assert!(ready.contains("addresses in"), "with how things stand: {ready}");
-    // Ready means complete: the first answer has it.
+    // Ready means complete: the first answer has the address.
     assert_eq!(daemon.ip_in(lab.ip(7), netns.inode).unwrap()["ip"], lab.ip(7).to_string());
-    // Nothing happens, and it is told again and again.
+    // Nothing happens, and the watchdog is fed all the same.
     let mut last = Instant::now();
     for _ in 0..4 {
         manager.hears("WATCHDOG=1");
@@ -94,7 +94,7 @@ fn it_tells_when_it_is_ready_and_that_it_is_alive(lab: &Lab) {
     manager.hears("STOPPING=1");
 }
 
-/// The test does as systemd: it misses the watchdog's message, ends what stands still, starts it anew.
+/// The test acts as systemd: it misses the watchdog's message, kills the hung daemon, and starts a new one.
 fn one_that_stands_still_is_missed_and_its_successor_keeps_the_findings(lab: &Lab) {
     let stuck = Stuck::new(lab);
     let fires = |daemon: &Daemon| {
@@ -124,7 +124,7 @@ fn one_that_stands_still_is_missed_and_its_successor_keeps_the_findings(lab: &La
     assert_eq!((&before["id"], &before["since"]), (&after["id"], &after["since"]));
 }
 
-/// Writes another configuration and asks for it; what it answers.
+/// Writes another configuration and reloads it. Returns the daemon's answer.
 fn reload(lab: &Lab, daemon: &Daemon, manager: &mut Manager, text: &str) -> String {
     fs::write(lab.dir().join("ipwatch.toml"), text).unwrap();
     sys::kill(daemon.pid(), libc::SIGHUP).unwrap();
@@ -151,7 +151,7 @@ fn a_reload_takes_over_what_needs_no_restart_and_keeps_the_map(lab: &Lab) {
         done.contains("reloaded: stuck.grace; changed, but waits for a restart: retention.max_mib")
     );
     assert!(daemon.log().contains("waits for a restart: retention.max_mib"), "{}", daemon.log());
-    // Same process, same tenure, and nothing was read twice or lost.
+    // Same process, same tenure; nothing was read twice or lost.
     let address = daemon.ip_in(lab.ip(7), netns.inode).unwrap();
     assert_eq!(address["since"], since);
 }
@@ -179,7 +179,7 @@ fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
     let done = reload(lab, &daemon, &mut manager, "[stuck]\ngarce = \"2s\"\n");
     assert!(done.contains("not reloaded: ") && done.contains("did you mean `grace`?"), "{done}");
     let log = daemon.log();
-    // The manager hears that it is ready before the log does, and something of another test's may be found.
+    // The manager hears of readiness before the log does, and another test's finding may be logged.
     let others = |line: &str| line.contains(": ready: ") || line.contains("ipwatch::finding: ");
     let told = log.lines().skip(before).filter(|line| !others(line));
     let new: Vec<&str> = told.collect();
@@ -188,7 +188,7 @@ fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
     fs::remove_file(lab.dir().join("ipwatch.toml")).unwrap();
     sys::kill(daemon.pid(), libc::SIGHUP).unwrap();
     assert!(manager.hears("READY=1").contains("cannot read the configuration"));
-    // It was never anything but the first: coming back to that is no change.
+    // The first configuration was in force all along: returning to it is no change.
     let done = reload(lab, &daemon, &mut manager, &config.text());
     assert!(done.contains("reloaded: nothing to take over"), "{done}");
     assert!(daemon.ask(&["doctor"]).status.success());
@@ -226,7 +226,7 @@ fn the_journal_gets_fields(lab: &Lab) {
     let entry = journal.await_entry(&wanted, 20);
     assert!(entry.lines().any(|line| line.starts_with("MESSAGE_ID=")), "{entry}");
     let log = daemon.log();
-    // Of other tests' there may be more than the journal's socket takes at once.
+    // Of other tests' findings there may be more than the journal's socket takes at once.
     let is_it = |line: &&str| line.contains(id) && line.contains("\"firing\"");
     assert_eq!(log.lines().find(is_it), None, "not a second time as a line");
     assert!(log.contains("<6>"), "its own lines are still there: {log}");
@@ -234,13 +234,13 @@ fn the_journal_gets_fields(lab: &Lab) {
 
 fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
     let mut stuck = Stuck::about_to_be(lab);
-    // Whatever the cage of this run is.
+    // Without the sandbox of this test run.
     let free = Command::new(daemon::binary());
     let mut whole = Daemon::spawn_by(free, lab, &Config::default(), &lab.subdir("state"));
     whole.await_ready();
     let probes = |daemon: &Daemon| {
         let mut probes = daemon.list("probes", &["doctor"]);
-        // Not how much went on meanwhile.
+        // Without the counts, which depend on what happens meanwhile.
         for probe in probes.iter_mut().filter_map(serde_json::Value::as_object_mut) {
             probe.retain(|key, _| ["event", "hook", "rung", "status"].contains(&key.as_str()));
         }
@@ -263,18 +263,18 @@ fn with_the_units_capabilities_it_sees_everything(lab: &Lab) {
     });
     let evidence = finding["evidence"].to_string();
     assert!(evidence.contains("kernel stack"), "{evidence}");
-    // Taken while it runs: it is told by netlink, and read by entering.
+    // Created while it runs: netlink reports it, and it is read by entering it.
     let late = Netns::new(lab, "late");
     late.veth_to_host();
     late.add_address(&lab.cidr(2), "eth0");
     daemon.await_ip(lab.ip(2), late.inode);
 }
 
-/// Without any one of them it either runs and says what it lacks, or says so and does not start.
+/// Without one of them the daemon either runs and says what it lacks, or says so and does not start.
 fn a_capability_that_is_missing_is_named(lab: &Lab) {
     let all = unit::capabilities();
     assert!(all.len() > 5, "{all:?}");
-    // What one is for may not be there: a container has no kernel log.
+    // What a capability is for may be absent: a container has no kernel log.
     let log = std::path::Path::new("/dev/kmsg").exists();
     for name in all.iter().filter(|name| log || *name != "CAP_SYSLOG") {
         let rest: Vec<String> = all.iter().filter(|one| *one != name).cloned().collect();
@@ -296,7 +296,7 @@ fn a_capability_that_is_missing_is_named(lab: &Lab) {
     }
 }
 
-/// Sources that are not whole, for the test's log.
+/// Sources that are not complete, for the test's log.
 fn lacks(daemon: &Daemon) -> String {
     let document = daemon.document(&["doctor"]).unwrap();
     let sources = document["sources"].as_array().unwrap().iter();

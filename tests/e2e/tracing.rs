@@ -1,6 +1,6 @@
-//! Where the kernel takes probes on its functions, they are used: fentry, and kprobe once fentry is
-//! forbidden. What they then feed is tested by the same assertions as everywhere (`map`, `holders`,
-//! `stuck`, `identity`), which run once for each rung.
+//! Kernel functions are probed where the kernel allows it: with fentry, and with kprobe once fentry is forbidden.
+//! What these probes feed is tested by the same assertions as everywhere (`map`, `holders`, `stuck`, `identity`),
+//! which run once per rung.
 
 use serde_json::Value;
 use support::{Config, Daemon, Lab, daemon};
@@ -21,9 +21,9 @@ fn kernel_functions_are_probed(lab: &Lab) {
     }
 }
 
-/// What a kernel of Debian could do and does not is a program of ours that it refused.
+/// What Debian's kernel supports but does not load is a program of ours that it refused.
 fn a_stock_kernel_refuses_nothing(lab: &Lab) {
-    // Which functions can be hooked on arm64 is not known as well.
+    // On arm64 it is less well known which functions can be hooked.
     if daemon::probes() != "all" || cfg!(target_arch = "aarch64") {
         return;
     }

@@ -1,5 +1,6 @@
-//! Every way in which a process can be told to end while one of its threads hangs in the kernel: each is found in time,
-//! by what the kernel half keeps of those on their way out, and by looking at all tasks where it cannot.
+//! Every way in which a process can be told to end while one of its threads hangs in the kernel. Each is found in
+//! time, through the kernel half's table of dying tasks, or through a sweep over all tasks where that table cannot
+//! tell.
 
 use std::path::Path;
 
@@ -16,34 +17,34 @@ support::tests! {
     each_is_found_where_nothing_can_be_probed needs [Fuse] @ Alone Kernel Stock,
 }
 
-/// Seconds of grace in these tests.
+/// Grace period in these tests, in seconds.
 const GRACE: u32 = 1;
-/// Within which the finding fires after that.
+/// Seconds after the grace period within which the finding must fire.
 const IN_TIME: u32 = 3;
 const CODE: &str = "ip-held-by-stuck-process";
 
-/// How a process comes to its end.
+/// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Its leader hangs, and another thread calls `exit_group()`.
+    /// Its leader hangs and another thread calls `exit_group()`.
     GroupExit,
     /// `kill -9`.
     Kill,
-    /// SIGTERM, which nobody handles.
+    /// SIGTERM, without a handler.
     Term,
-    /// A thread faults: it waits for all others before it dumps.
+    /// A thread faults; it waits for all others before it dumps core.
     Fault,
-    /// A thread makes a system call for which a filter ends the process.
+    /// A thread makes a system call for which a seccomp filter kills the process.
     Seccomp,
     /// Its cgroup is out of memory.
     Oom,
-    /// Its leader has exited before a thread that hangs, and then it is killed.
+    /// Its leader exits before a thread that hangs, and then the process is killed.
     LeaderFirst,
-    /// The same, and then another thread calls `exit_group()`.
+    /// Its leader exits before a thread that hangs, and then another thread calls `exit_group()`.
     LeaderFirstGroupExit,
-    /// A thread runs a new program and waits for its leader, which hangs (`de_thread`).
+    /// A thread calls `execve()` and waits for its leader, which hangs (`de_thread`).
     Exec,
-    /// It hangs in its exit, closing a file.
+    /// It hangs in its exit while closing a file.
     Exit,
 }
 
@@ -61,13 +62,13 @@ impl Way {
         Way::Exit,
     ];
 
-    /// Its leader hangs, not another thread.
+    /// Whether the leader hangs, and not another thread.
     fn hangs_leader(self) -> bool {
         !matches!(self, Way::LeaderFirst | Way::LeaderFirstGroupExit)
     }
 }
 
-/// One that hangs, or is about to.
+/// A process that hangs or is about to.
 struct Case {
     way: Way,
     helper: Running,
@@ -97,17 +98,17 @@ impl Case {
         Self { way, helper, netns, _hung: hung }
     }
 
-    /// One of each way that can be tried here and is wanted, all of which hang, or are about to.
+    /// Starts one case for each wanted way that can be tried here; each hangs or is about to.
     fn all(lab: &Lab, memory: Option<&Path>, wanted: impl Fn(Way) -> bool) -> Vec<Self> {
         let none = Path::new(NO_MEMORY);
         let ways = ways(memory, wanted).into_iter();
         let all = ways.map(|way| Self::new(lab, way, memory.unwrap_or(none))).collect();
-        // What is known of them by their start lies behind.
+        // Let the events of their start pass first.
         std::thread::sleep(std::time::Duration::from_secs(1));
         all
     }
 
-    /// Has it come to its end. Returns when.
+    /// Ends the process. Returns the time at which its end began.
     fn end(&mut self) -> Timestamp {
         if !self.way.hangs_leader() {
             self.helper.tell("leave");
@@ -129,7 +130,7 @@ impl Case {
         at
     }
 
-    /// Waits for the finding; says how long after `end` it fired.
+    /// Waits for the finding. Returns how many seconds after `end` it fired.
     fn is_found(&self, daemon: &Daemon, end: Timestamp, in_time: u32) -> f64 {
         let way = self.way;
         let finding: Value =
@@ -143,11 +144,11 @@ impl Case {
         fired.duration_since(end).as_secs_f64()
     }
 
-    /// Waits for the finding; how long it took, if that was too long or too short.
+    /// Waits for the finding. Returns the seconds it took if they are outside the limits.
     fn is_late(&self, daemon: &Daemon, end: Timestamp, in_time: u32) -> Option<(Way, f64)> {
         let took = self.is_found(daemon, end, in_time);
         println!("{:?}: {took:.2} s after its end began; its grace is {GRACE} s", self.way);
-        // Until its memory is used up, and the kernel has tried to find some, it lives.
+        // The process lives until its memory is used up and the kernel has tried to reclaim some.
         let lives = if self.way == Way::Oom { IN_TIME } else { 0 };
         let limit = GRACE + (in_time + lives) * patience();
         let in_time = f64::from(GRACE)..=f64::from(limit);
@@ -155,13 +156,13 @@ impl Case {
     }
 }
 
-/// All at once, and each is found within its grace and `IN_TIME`.
+/// Ends all at once, and checks that each is found within its grace period and `IN_TIME`.
 fn each_is_found(lab: &Lab, config: Config, wanted: impl Fn(&Daemon, Way) -> bool) {
     let daemon = Daemon::start(lab, &config.grace(GRACE).core_dump_grace(GRACE));
     each_is_found_by(lab, &daemon, IN_TIME, wanted, || ());
 }
 
-/// The same within another time after its grace. `meanwhile` runs while all still hang.
+/// Like [`each_is_found`], with another limit after the grace period. `meanwhile` runs while all still hang.
 fn each_is_found_by(
     lab: &Lab,
     daemon: &Daemon,
@@ -179,7 +180,7 @@ fn each_is_found_by(
     meanwhile();
 }
 
-/// Says that there is no cgroup for a process that is to run out of memory.
+/// Argument that says that there is no cgroup for a process that is to run out of memory.
 const NO_MEMORY: &str = "-";
 
 /// The ways that can be tried here.
@@ -190,8 +191,8 @@ fn ways(memory: Option<&Path>, wanted: impl Fn(Way) -> bool) -> Vec<Way> {
     ways
 }
 
-/// Nothing looks at all tasks: what is found is told by the probes. They end one after the other, and stay until the last
-/// is found: what is told of one may have others looked at.
+/// Without sweeps, so only the probes can report. The processes end one after the other and stay until the last one
+/// is found: an event about one may cause others to be read.
 fn each_is_found_without_a_sweep(lab: &Lab) {
     if support::daemon::probes() == "off" {
         return;
@@ -202,8 +203,8 @@ fn each_is_found_without_a_sweep(lab: &Lab) {
     let group_exit = probes.iter().find(|probe| probe["event"] == "group-exit").expect("listed");
     let memory = cgroup::with_little_memory(lab);
     let memory = memory.as_deref();
-    // A thread that waits for its leader in an exec has sent no signal and not exited: it is seen where a probe can be
-    // put on a function, and nowhere else.
+    // A thread that waits for its leader in an exec has sent no signal and has not exited: it is seen only where a
+    // kernel function can be probed.
     let wanted = |way| way != Way::Exec || group_exit["rung"] != "snapshot";
     let mut cases = Case::all(lab, memory, wanted);
     for case in &mut cases {
@@ -212,8 +213,8 @@ fn each_is_found_without_a_sweep(lab: &Lab) {
     }
 }
 
-/// The probes stand, and nothing that they say of tasks is heard: the thread that reads it is held. What is found was
-/// found by the sweep, which is what it is for, and counted as missed.
+/// The probes are attached, but the thread that reads the task events is held, so none arrives. The sweep must find
+/// every case, and count it as missed.
 fn each_is_found_by_the_sweep_alone(lab: &Lab) {
     if support::daemon::probes() != "all" {
         return;
@@ -228,7 +229,7 @@ fn each_is_found_by_the_sweep_alone(lab: &Lab) {
         let exit = probes.iter().find(|probe| probe["event"] == "process-exit").expect("listed");
         exit["missed"].as_u64().unwrap_or(0)
     };
-    // What one sweep has found the next one confirms.
+    // A finding of one sweep is confirmed by the next.
     let counted = || {
         support::poll::until("what no event told is counted", 2 * sweep + 15, || missed() > 0);
     };
@@ -237,7 +238,7 @@ fn each_is_found_by_the_sweep_alone(lab: &Lab) {
     drop(held);
 }
 
-/// No event is seen; the iterators run.
+/// No event is seen; only the iterators run.
 fn each_is_found_by_looking_at_all_tasks(lab: &Lab) {
     if support::daemon::probes() != "all" {
         return;
@@ -246,7 +247,7 @@ fn each_is_found_by_looking_at_all_tasks(lab: &Lab) {
     each_is_found(lab, Config::default().probes_line(forbid), |_, _| true);
 }
 
-/// No program runs in the kernel.
+/// No BPF program is loaded.
 fn each_is_found_where_nothing_can_be_probed(lab: &Lab) {
     if support::daemon::probes() != "all" {
         return;

@@ -1,6 +1,5 @@
-//! The bad days of a real API server. On each of them pods live on, of which nobody hears meanwhile; nothing may
-//! be found, the API server may not be asked without a pause, and when it is well again, so is the daemon, which
-//! the deletion of one of them shows.
+//! Failures of a real API server. During each one pods live on, unreported. Nothing may be found, the daemon must
+//! pause between its requests, and it must recover with the API server, which the deletion of a pod shows.
 
 use std::time::Duration;
 
@@ -18,25 +17,25 @@ support::tests! {
     one_that_has_lost_its_etcd_is_waited_for needs [ApiServer, FakeCri],
 }
 
-/// How long a bad day is: long enough for an answer of the runtime and for the grace, after which silence could be
-/// taken for a word.
+/// Length of a failure: long enough for an answer of the runtime and for the grace period, after which silence could
+/// be mistaken for a statement.
 const BAD: Duration = Duration::from_secs(8);
-/// Requests that a bad day of that length may cost: pauses of a second, two, four, eight, each at least half as
-/// long; a session may list and watch.
+/// Limit of the requests during a failure of that length: the pauses are 1, 2, 4 and 8 s, each at least half as long,
+/// and a session may both list and watch.
 const FEW: usize = 12;
-/// A pod of etcd's that is none.
+/// A key in etcd that stands for a pod but holds none.
 const DAMAGED: &str = "/registry/pods/shop/damaged";
 
-/// As on a machine that swaps: connections are taken, and nothing comes.
+/// As on a machine that swaps: connections are accepted, and no answer comes.
 fn one_that_hangs_is_waited_for(lab: &Lab) {
     let cluster = Cluster::start(lab, &[]);
     let (daemon, told) = cluster.watching();
     cluster.control.hang();
-    // One that hears nothing can as well have nothing to hear.
+    // A watch that hears nothing cannot tell this from a server without events.
     std::thread::sleep(BAD * patience());
     assert_eq!(source(&daemon)["status"], "active");
     assert_nothing(&told);
-    // One that comes anew asks, and is told nothing.
+    // A new daemon asks, and gets no answer.
     drop((daemon, told));
     let before = cluster.control.door().came();
     let daemon = cluster.daemon();
@@ -52,9 +51,9 @@ fn one_that_hangs_is_waited_for(lab: &Lab) {
     cluster.assert_unharmed(&daemon, &told);
 }
 
-/// While the daemon is cut off a pod is deleted, and etcd forgets that it was (410).
+/// While the daemon is cut off, a pod is deleted and etcd compacts that event away (410).
 fn one_that_has_forgotten_is_asked_for_everything(lab: &Lab) {
-    // From etcd itself: what the API server remembers by itself cannot be made to be forgotten.
+    // Served from etcd itself: the API server's own watch cache cannot be made to forget.
     let cluster = Cluster::start(lab, &["--watch-cache=false"]);
     let (daemon, told) = cluster.watching();
     cluster.control.door().shut();
@@ -73,14 +72,14 @@ fn one_that_has_forgotten_is_asked_for_everything(lab: &Lab) {
     cluster.assert_follows(&daemon, &told);
 }
 
-/// It serves one request at a time, and that one takes long: everybody else is to come again (429).
+/// The API server serves one request at a time, and that one takes long: all others get a 429.
 fn one_that_has_too_much_to_do_is_left_alone(lab: &Lab) {
     let flags = ["--max-requests-inflight=1", "--enable-priority-and-fairness=false"];
     let cluster = Cluster::start(lab, &flags);
     let agent = cluster.control.as_agent();
     let busy = std::thread::scope(|scope| {
         cluster.control.hang_etcd();
-        // Its one request: from etcd, for it asks for no version.
+        // The slow request: it names no resource version, so it is served from etcd.
         let slow = scope.spawn(|| agent.get("/api/v1/pods?limit=1"));
         std::thread::sleep(Duration::from_secs(1) * patience());
         let daemon = cluster.daemon();
@@ -102,13 +101,13 @@ fn one_that_has_too_much_to_do_is_left_alone(lab: &Lab) {
     cluster.assert_unharmed(&daemon, &told);
 }
 
-/// What etcd has is damaged, and then etcd is killed: the API server answers, but knows nothing.
+/// An object in etcd is damaged, and then etcd is killed: the API server answers, but has no data.
 fn one_that_has_lost_its_etcd_is_waited_for(lab: &Lab) {
-    // What it would answer from memory, it asks etcd for.
+    // Without its watch cache it asks etcd for everything.
     let mut cluster = Cluster::start(lab, &["--watch-cache=false"]);
     let (daemon, told) = cluster.watching();
     let before = cluster.control.asked().len();
-    // The watch ends at it, and so would one that went on from there, whatever becomes of it later.
+    // The watch fails at this object, as would one that continued from there, whatever happens to the object later.
     cluster.control.damage(DAMAGED);
     until("it is said to fail", 20, || {
         let said = source(&daemon);

@@ -1,4 +1,4 @@
-//! Calico's blocks and pools in a real API server, which validates them; nothing of Calico runs.
+//! Calico's blocks and pools in a real API server, which validates them; no part of Calico runs.
 
 use std::collections::BTreeSet;
 
@@ -26,25 +26,25 @@ fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
         calico::block(&control, &spec)
     };
     let own = lab.tag();
-    // What the API server keeps out.
+    // The API server refuses this one.
     assert!(of("10.0.9.0/30", own, json!(["0"]), json!([])).is_err(), "it validates");
-    // Null where nobody is; an index that leads nowhere; a handle with the interface behind the end of its line;
-    // one that another node has borrowed.
+    // Nulls for free IPs; an index out of range; a handle followed by a line break and an interface name; one IP that
+    // another node has borrowed.
     let owners = json!([
         owner(format!("net.{}", id('a')), own),
         owner(format!("net.{}\r\neth0", id('b')), own),
         owner(format!("net.{}", id('c')), "far"),
     ]);
     of("10.0.0.0/29", own, json!([null, 0, 1, 99, -1, 2, null, null]), owners).unwrap();
-    // Of another node's block this one has borrowed one.
+    // This node has borrowed one IP of another node's block.
     let owners =
         json!([owner(format!("net.{}", id('d')), own), owner(format!("net.{}", id('e')), "far")]);
     of("10.0.1.0/30", "far", json!([0, 1, null, null]), owners).unwrap();
     of("fd00::/126", own, json!([null, 0]), json!([owner(format!("net.{}", id('f')), own)]))
         .unwrap();
 
-    // Two of them are the pool's; of a third one it is not said how much is taken of its only block, and the last hands
-    // out nothing any more.
+    // Two of the blocks belong to a pool; in the second pool's only block the number of used IPs is unknown; the last
+    // pool is disabled.
     calico::pool(&control, "shop", &json!({ "cidr": "10.0.0.0/23", "blockSize": 29 }));
     calico::pool(&control, "six", &json!({ "cidr": "fd00::/64", "blockSize": 126 }));
     calico::pool(&control, "off", &json!({ "cidr": "10.9.0.0/16", "disabled": true }));
@@ -70,7 +70,7 @@ fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
     let source = daemon.source(STORE).unwrap();
     assert_eq!(source["status"], "degraded", "{source}");
 
-    // What a pool has left: everything that is taken, by this node or by others, whatever its owner.
+    // A pool's used IPs: all allocations, by this node or by others, whoever owns them.
     let pools = || {
         let mut all = daemon.list("ranges", &["query", "ipam"]);
         all.retain(|range| range["store"] == STORE);
@@ -90,7 +90,7 @@ fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
     until("what the pools have left is known", 20, || pools() == are(7));
     let at = daemon.list("ranges", &["query", "ipam", "10.0.1.0"]);
     assert!(at.len() == 1 && at[0]["network"] == "shop", "{at:#?}");
-    // Another node has taken one more.
+    // Another node has allocated one more.
     of(
         "10.0.1.4/30",
         "far",

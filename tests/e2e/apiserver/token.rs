@@ -1,4 +1,4 @@
-//! A token ends while the daemon runs, and its file has another one later, as a kubelet writes it.
+//! A token expires while the daemon runs, and its file gets a new one later, as a kubelet writes it.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,9 @@ support::tests! {
     one_that_has_expired_is_said_and_the_next_is_taken needs [ApiServer, FakeCri],
 }
 
-/// Seconds that the first is taken for. Within them the daemon has begun a watch, also beside other tests.
+/// Lifetime of the first token, in seconds. The daemon has begun a watch by then, even beside other tests.
 const FIRST: i64 = 20;
-/// Requests that are refused until the next token is there.
+/// Limit of the refused requests until the next token is there.
 const FEW: usize = 12;
 
 fn write(file: &Path, token: &str) {
@@ -39,7 +39,7 @@ fn one_that_has_expired_is_said_and_the_next_is_taken(lab: &Lab) {
     until("it has expired, by other eyes", 60, || {
         others.get("/api/v1/pods?limit=1").is_err_and(|error| error.starts_with("401"))
     });
-    // A watch that stands goes on: who it is for was asked at its beginning.
+    // An open watch continues: the token was checked when it began.
     assert_eq!(source(&daemon)["status"], "active");
     cluster.control.door().cut();
     let said = await_status(&daemon, &["down"]);

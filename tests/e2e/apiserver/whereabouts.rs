@@ -1,5 +1,5 @@
-//! Whereabouts' pools in a real API server, which validates them; no controller of it runs. The containers are real
-//! ones of containerd's, and what Whereabouts gave them is a second IP, as of Multus.
+//! Whereabouts' pools in a real API server, which validates them; no Whereabouts controller runs. The containers are
+//! real ones of containerd, and their Whereabouts IP is a second one, as with Multus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,7 @@ fn lines(lab: &Lab, control: &ControlPlane) -> String {
     format!("[kubernetes]\nkubeconfig = {config:?}\nwhereabouts = true\nnode = {:?}", lab.tag())
 }
 
-/// The node goes down with two pods of five, without a DEL, and comes back with nothing of them.
+/// The node crashes with two of its five pods, without a DEL, and comes back without a trace of them.
 fn crash(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
     crate::lead::exhaustion::crash(containerd, pods);
     for pod in pods {
@@ -37,8 +37,8 @@ fn crash(containerd: &mut Containerd<'_>, pods: &[PodSandbox]) {
     containerd.restart_empty();
 }
 
-/// The field's case: a network of five IPs, whose bounds are in its definition alone; two are of pods that died
-/// with the node, and one of them has no pod's name, as of older versions.
+/// The case from the field: a network of five IPs whose range is given only in its definition. Two belong to pods
+/// that died with the node, and one of those has no pod name, as in older versions.
 fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     let control = ControlPlane::start_as(lab, &[]);
     stores::whereabouts(&control);
@@ -54,7 +54,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     let ipam = json!({ "range": range, "range_start": ip(10), "range_end": ip(14) });
     stores::network(&control, "storage", &ipam);
     let network = stores::pool_name(&range);
-    // Two of other nodes' pods: nobody here can tell.
+    // Two of other nodes' pods: this node cannot tell whether they live.
     let far = |n: u8| json!({ "id": format!("{n:064x}"), "podref": format!("shop/far-{n}") });
     let allocations = json!({
         "10": { "id": dead[0].sandbox },
@@ -83,7 +83,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     for said in ["5 of 5 taken, 2 of them leaked, 0 free", ", 2 after the leaked IPs are freed."] {
         assert!(text.contains(said), "{said}: {full:#?}");
     }
-    // What pods are told is in this plugin's words, not in host-local's.
+    // The text quoted to pods is this plugin's, not host-local's.
     assert!(full.to_string().contains("Could not allocate IP in range"), "{full:#?}");
     assert!(!full.to_string().contains("available in range set"), "{full:#?}");
     for (offset, pod) in [(11, "shop/db-2"), (12, "shop/db-1")] {
@@ -98,7 +98,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     let text = leak.to_string();
     for (pod, offset, reference) in [(&dead[0], 10, None), (&dead[1], 12, Some("shop/db-1"))] {
         let key = format!("ippools/kube-system/{network}/{offset}");
-        // Only who asks the API server knows the overlapping reservation as it is, to delete no other.
+        // Only a scan through the API server knows the overlapping reservation as it is, so that no other is deleted.
         let freed =
             [format!("Free offset {offset} of the pool"), "ipwatch cluster scan".to_owned()];
         for said in [&key, &pod.sandbox, &freed[0], &freed[1]] {
@@ -107,7 +107,7 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
         assert!(reference.is_none_or(|pod| evidence(&leak).contains(pod)), "{leak:#?}");
         assert!(evidence(&full).contains(&format!("{}: leaked", ip(offset))), "{full:#?}");
     }
-    // Of the others nothing is said, neither of the living one nor of those that only other nodes know.
+    // Nothing is reported about the living pod, nor about those of other nodes.
     let of_pool = daemon.findings().into_iter().filter(|f| is_of(&network)(f));
     let told: BTreeSet<String> =
         of_pool.flat_map(|finding| ips(&finding).map(str::to_owned).collect::<Vec<_>>()).collect();
@@ -121,8 +121,8 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
     daemon.await_resolved(&leak, SOON);
 }
 
-/// The pod of a leak is back under its name on another node, with the same IP: whatever is printed is run line by line,
-/// and it keeps both that and what keeps the IP for all pools.
+/// The leaked pod's successor of the same name runs on another node with the same IP. Each printed command is run,
+/// and neither its allocation nor its overlapping reservation may be deleted.
 fn comes_back(
     shell: &Shell,
     control: &ControlPlane,
@@ -154,7 +154,7 @@ fn comes_back(
     set(&before);
 }
 
-/// The printed command frees the allocation, if it is still the one that leaked.
+/// The printed command frees the allocation only if it is still the leaked one.
 fn frees(shell: &Shell, control: &ControlPlane, pool: &str, leak: &Value, offset: u8) {
     let command = change(leak, &format!("/spec/allocations/{offset}/"));
     let path = format!("{}/{pool}", stores::POOLS);
@@ -168,7 +168,7 @@ fn frees(shell: &Shell, control: &ControlPlane, pool: &str, leak: &Value, offset
     };
     let has =
         || control.api().get(&path).expect("the pool")["spec"]["allocations"].get(&key).is_some();
-    // A living pod is given it meanwhile.
+    // Meanwhile a living pod gets the IP.
     set(&json!({ "id": "new", "podref": "shop/new-0" }));
     shell.refuses(&command);
     assert!(has(), "a living pod's IP was freed");
@@ -178,10 +178,10 @@ fn frees(shell: &Shell, control: &ControlPlane, pool: &str, leak: &Value, offset
     shell.refuses(&command);
 }
 
-/// What a schema lets through, and what it keeps out.
+/// What the schema accepts, and what it refuses.
 fn what_is_no_allocation_is_counted_and_spoils_no_other(lab: &Lab) {
     let control = ControlPlane::shared(lab);
-    // Of a newer version, with fields that nobody has heard of.
+    // An object of a newer version, with unknown fields.
     let mut newer: Value = serde_norway::from_str(stores::IP_POOLS).unwrap();
     let spec = &mut newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
     spec["properties"]["shards"] = json!({ "type": "array", "items": { "type": "integer" } });
@@ -191,7 +191,7 @@ fn what_is_no_allocation_is_counted_and_spoils_no_other(lab: &Lab) {
     let pool = |name: &str, range: &str, allocations: Value| {
         stores::pool(&control, name, &json!({ "range": range, "allocations": allocations }))
     };
-    // What the API server keeps out.
+    // What the API server refuses.
     for wrong in [json!({ "1": { "id": 7 } }), json!({ "1": "c1" }), json!({ "1": {} }), json!([])]
     {
         let refused = pool("wrong", "10.0.0.0/27", wrong.clone());
@@ -200,7 +200,7 @@ fn what_is_no_allocation_is_counted_and_spoils_no_other(lab: &Lab) {
             "{wrong}: {refused:?}"
         );
     }
-    // What it lets in: nine entries are none.
+    // What it accepts: nine entries are invalid.
     let strange = json!({
         "x": { "id": "c" }, "-1": { "id": "c" }, "1.5": { "id": "c" }, "0x1": { "id": "c" },
         "99999999999999999999999999999999999999999": { "id": "c" }, "32": { "id": "outside" },
@@ -247,16 +247,16 @@ fn what_is_no_allocation_is_counted_and_spoils_no_other(lab: &Lab) {
     });
     assert_eq!(known, expected);
     for (name, wrong) in [(STORE, "9 entries"), ("whereabouts-networks", "1 entries")] {
-        // Each kind is listed by itself, in any order.
+        // Each kind is listed separately, in any order.
         until(&format!("{name} says what it does not understand"), 40, || {
             let source = daemon.source(name).unwrap();
             source["status"] == "degraded" && source["detail"].to_string().contains(wrong)
         });
     }
-    // Not a character of it reaches a terminal as it is.
+    // No raw control character reaches a terminal.
     let shown = daemon.ask(&["query", "ipam", "10.0.0.0/8"]);
     assert!(!shown.stdout.iter().any(|byte| matches!(byte, 0x1b | b'\r')), "{shown:?}");
-    // One of the good is taken away: that is heard, beside all that is wrong.
+    // A valid one is deleted: this is noticed despite all the invalid ones.
     let path = "/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/kube-system/ippools/newer";
     control.api().force_delete(path);
     until("one that is gone is gone", 20, || {
