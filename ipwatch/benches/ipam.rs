@@ -1,8 +1,8 @@
-//! How long host-local's store takes to load, and how soon a change in it is told: `cargo bench -p ipwatch
+//! How long it takes to load host-local's store, and how soon a change in it is reported: `cargo bench -p ipwatch
 //! --bench ipam`.
 //!
-//! The store has 65,000 reservations, as a /16 that is nearly used up. What is measured is the whole way from the
-//! files to the facts in the daemon's queue.
+//! The store has 65,000 reservations, like a /16 that is nearly used up. Measured is the whole way from the files to
+//! the facts in the daemon's queue.
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use std::fs;
@@ -87,7 +87,7 @@ async fn whole(facts: &mut mpsc::Receiver<Vec<Fact>>) {
     }
 }
 
-/// From before a file is written, or removed, to the fact.
+/// From just before a file is written or removed to the fact.
 async fn changes(settings: &Settings, network: &Path) -> (Vec<Duration>, Vec<Duration>) {
     let (emit, mut facts) = Emit::channel(256);
     let _first = ipam::start(settings, &emit, &ipwatch::reading::Readings::default());

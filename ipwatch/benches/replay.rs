@@ -1,10 +1,10 @@
-//! How many facts a second the pure half takes: `cargo bench -p ipwatch`.
+//! How many facts per second the pure half takes: `cargo bench -p ipwatch`.
 //!
-//! The load is that of a large node in bad weather: 1,000 netns with ten addresses each, in which
-//! addresses come and go, processes are forked and exit, and neighbours change. It goes through the daemon's engine,
-//! which takes a step after each batch of 512 facts: detectors, blindness, ledger and tenures included.
+//! The load is that of a large, busy node: 1,000 netns with ten addresses each, in which addresses come and go,
+//! processes fork and exit, and neighbours change. It goes through the daemon's engine, which takes a step after each
+//! batch of 512 facts, including detectors, blindness, ledger and tenures.
 //!
-//! And how soon an IP is found in a netns with 4,096 addresses, as a node with IPVS has it, beside a search
+//! It also measures how soon an IP is found in a netns with 4,096 addresses, as on a node with IPVS, against a search
 //! through all of them.
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
@@ -24,7 +24,7 @@ const FACTS: usize = 1_000_000;
 const ROUNDS: usize = 5;
 const CROWD: u64 = 4_096;
 const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
-/// Who tells how it stands at the start: without them the engine waits before it judges.
+/// The sources that report their state at the start: without them the engine waits before it judges.
 const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", "routes"];
 
 fn netns(n: u64) -> NetnsRef {
@@ -50,7 +50,7 @@ fn task(n: u64, pid: u32) -> Task {
     }
 }
 
-/// What stands before the churn begins.
+/// The state before the churn begins.
 fn beginning() -> Vec<Observation> {
     let mut facts = vec![
         Observation::Boot(Boot {
@@ -89,11 +89,11 @@ fn beginning() -> Vec<Observation> {
     facts
 }
 
-/// A repeatable stream of changes.
+/// A reproducible stream of changes.
 fn churn() -> Vec<Observation> {
     let mut seed = 1u64;
     let mut random = move |below: u64| {
-        // A linear congruential generator: repeatable, and good enough to spread.
+        // A linear congruential generator: reproducible, and its values spread well enough.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % below
     };
@@ -126,7 +126,7 @@ fn stamped(facts: Vec<Observation>, at: &mut BootNs) -> Vec<Fact> {
     facts.into_iter().map(stamp).collect()
 }
 
-/// Returns how often anything changed in the findings.
+/// Returns the number of changes to findings.
 fn play(engine: &mut Engine, facts: &[Fact]) -> usize {
     let mut changes = 0;
     for batch in facts.chunks(512) {
@@ -136,7 +136,7 @@ fn play(engine: &mut Engine, facts: &[Fact]) -> usize {
     changes
 }
 
-/// Finds each IP of a netns with many, by the map's order and by looking at all of them.
+/// Finds each IP of a netns with many, through the map's order and by searching all of them.
 fn crowd() {
     let mut map = NodeMap::new(false);
     let own = netns(0);

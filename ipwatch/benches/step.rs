@@ -1,8 +1,8 @@
 //! What one event costs on a small node and on a large one: `cargo bench -p ipwatch --bench step`.
 //!
-//! A healthy node of pods: each has a sandbox, a netns with ten addresses, a process, a veth pair, a route, a
-//! reservation, and the host's neighbour entry for it. Each step of the engine takes one fact, 10 ms after the one
-//! before. What is compared is the same kind of event with 10 netns and with 1,000.
+//! A node with healthy pods: each has a sandbox, a netns with ten addresses, a process, a veth pair, a route, a
+//! reservation, and the host's neighbour entry for it. Each step of the engine takes one fact, 10 ms after the
+//! previous one. The same kind of event is compared with 10 netns and with 1,000.
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,7 @@ use ipwatch::fact::{
 const SIZES: [u64; 2] = [10, 1_000];
 const ADDRESSES: u64 = 10;
 const EVENTS: u64 = 4_000;
-/// The same of each kind where instructions are counted.
+/// Events of each kind when instructions are counted.
 const COUNTED: u64 = 12;
 const START: BootNs = BootNs(1_000);
 const ROUNDS: usize = 5;
@@ -26,7 +26,7 @@ const STEP: u64 = 10_000_000;
 const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
 const SOURCES: [&str; 8] =
     ["cni", "neighbours", "netlink", "probes", "procfs", "routes", "host-local", "containerd"];
-/// The other end of a pod's pair in its netns, and the first of the host's.
+/// Index of the device in the pod's netns, and of the first peer on the host.
 const ETH0: u32 = 2;
 const VETH: u32 = 100;
 
@@ -147,7 +147,7 @@ fn call(n: u64, pid: u32) -> CniCall {
     }
 }
 
-/// Everything that stands on a node with this many pods.
+/// The state of a node with this many pods.
 fn node(pods: u64) -> Vec<Observation> {
     let boot = Boot {
         boot_id: "bench".to_owned(),
@@ -202,7 +202,7 @@ fn node(pods: u64) -> Vec<Observation> {
     facts
 }
 
-/// An event of some kind, the `i`th, in one of so many netns.
+/// The `i`th event of a kind, in one of `pods` netns.
 type Event = fn(i: u64, pods: u64) -> Observation;
 
 const KINDS: [(&str, Event); 7] = [
@@ -261,7 +261,7 @@ fn stamp(what: Observation, at: BootNs) -> Fact {
     Fact { at, origin: Origin::Probe, what }
 }
 
-/// What a first look at a node of so many pods tells.
+/// The facts of the first snapshot of a node with so many pods.
 fn snapshot(pods: u64) -> Vec<Fact> {
     node(pods).into_iter().map(|what| stamp(what, START)).collect()
 }
@@ -270,10 +270,10 @@ fn fresh() -> Engine {
     Engine::new(Settings::default(), START)
 }
 
-/// An engine that knows that node, and when its next step may be.
+/// The engine once its initial work is done, and the time of its last step.
 fn settled(mut engine: Engine) -> (Engine, BootNs) {
     assert!(engine.is_whole(), "it judges");
-    // What is asked for at the start is not part of an event.
+    // The initial requests are not part of an event's cost.
     let mut at = START;
     for _ in 0..200 {
         at = at.plus(STEP);
@@ -282,7 +282,7 @@ fn settled(mut engine: Engine) -> (Engine, BootNs) {
     (engine, at)
 }
 
-/// So many events of a kind, each [`STEP`] after the one before.
+/// `number` events of a kind, each [`STEP`] after the one before.
 fn events(kind: Event, pods: u64, number: u64, at: &mut BootNs) -> Vec<Fact> {
     let event = |i| {
         *at = at.plus(STEP);
@@ -296,7 +296,7 @@ fn steps(engine: &mut Engine, events: &[Fact]) {
     assert_eq!(events.iter().map(step).sum::<usize>(), 0, "nothing is wrong on this node");
 }
 
-/// Microseconds of a step of one such event.
+/// Microseconds per step with one such event.
 fn cost(kind: Event, pods: u64) -> f64 {
     let mut engine = fresh();
     engine.step(&snapshot(pods), START);
@@ -307,7 +307,7 @@ fn cost(kind: Event, pods: u64) -> f64 {
     clock::now().since(from) as f64 / 1e3 / EVENTS as f64
 }
 
-/// What `cargo xtask instructions` counts, each in a function that it finds by its name.
+/// The work that `cargo xtask instructions` counts, each part in a function that it finds by its name.
 fn counted() {
     let [few, many] = SIZES;
     let (one, other) = (snapshot(few), snapshot(many));
@@ -344,7 +344,7 @@ fn main() {
         return counted();
     }
     for (name, kind) in KINDS {
-        // Of several runs the median, alternating, so that what else the machine does is shared out.
+        // The median of several runs, alternating, so that other load on the machine affects both sizes.
         let mut costs = SIZES.map(|_| Vec::new());
         for _ in 0..ROUNDS {
             for (costs, pods) in costs.iter_mut().zip(SIZES) {

@@ -13,7 +13,7 @@ const A_SECOND: u32 = 1_000;
 /// Changes between two pauses.
 const BURST: u32 = 50;
 
-/// By each build that is compared.
+/// Measures each of the builds that are compared.
 pub(crate) fn of_addresses(lab: &Lab) {
     for build in ends::builds() {
         let daemon = ends::start(lab, &build);

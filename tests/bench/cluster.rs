@@ -1,5 +1,5 @@
-//! What the stores in the API server cost a node that follows them: with a real API server, and objects of the whole
-//! cluster, none of them this node's.
+//! The cost for a node of following the stores in the API server: with a real API server and objects of a whole
+//! cluster, of which at most four are this node's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ const TIMES: usize = 5;
 fn config(lab: &Lab, control: &ControlPlane, more: &str) -> Config {
     let config = control.agent_config();
     let lines = format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}\n{more}", lab.tag());
-    // Its own stores alone.
+    // Without stores on the node.
     Config::default().networks(&[], Path::new("/nonexistent")).line(&lines)
 }
 
-/// From the daemon's start until `done`, and the daemon.
+/// The time from the daemon's start until `done`, and the daemon.
 fn started(
     lab: &Lab,
     config: &Config,
@@ -36,7 +36,7 @@ fn started(
     (from.elapsed(), daemon)
 }
 
-/// The time until `done` against that until the pods of the node are known, and the memory of both.
+/// Measures the time until `done` beside the time until the node's pods are known, and the memory of both.
 fn measure(
     lab: &Lab,
     control: &ControlPlane,
@@ -65,7 +65,7 @@ pub(crate) fn ten_thousand_allocations(lab: &Lab) {
     let control = ControlPlane::start(lab);
     stores::whereabouts(&control);
     stores::fill(&control, ALLOCATIONS as usize);
-    // In memory of the API server by then, as in any that has been asked before.
+    // The API server has them in memory by then, like any that has been asked before.
     measure(lab, &control, "10,000 IPPool allocations", "whereabouts = true", |daemon| {
         let ranges = daemon.list("ranges", &["query", "ipam"]);
         ranges.iter().filter_map(|range| range["used"].as_u64()).sum::<u64>() == ALLOCATIONS
@@ -76,7 +76,8 @@ pub(crate) fn five_hundred_blocks(lab: &Lab) {
     let control = ControlPlane::start(lab);
     calico::define(&control);
     calico::fill(&control, 500, lab.tag());
-    // Of the first four, which are this node's, every other address, and of the pool every other one of all blocks.
+    // Every other address of the first four blocks, which are this node's; and for the pool, every other one of all
+    // blocks.
     measure(lab, &control, "500 blocks of Calico's", "calico = true", |daemon| {
         let ranges = daemon.list("ranges", &["query", "ipam"]);
         ranges.iter().any(|range| range["used"].as_u64() == Some(500 * 32))

@@ -1,7 +1,8 @@
-//! What processes that come and go cost: 1,000 a second for a minute, and one of 5,000 threads that is killed at once.
+//! The cost of processes that come and go: 1,000 per second for a minute, and one of 5,000 threads that is killed at
+//! once.
 //!
-//! With `IPWATCH_BENCH_BEFORE` (`cargo xtask bench --before COMMIT`) another build of the daemon (its path) is measured
-//! beside this one, in the same run.
+//! With `IPWATCH_BENCH_BEFORE` (`cargo xtask bench --before COMMIT`), which holds the path of another build of the
+//! daemon, that build is measured as well, in the same run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,10 +19,10 @@ const A_SECOND: u32 = 1_000;
 const SECONDS: u32 = 60;
 const THREADS: u32 = 5_000;
 
-/// What any build understands: an unknown key is an error.
+/// A configuration that every build understands: an unknown key is an error.
 const PLAIN: &str = "[runtime]\nsockets = []\n";
 
-/// Events that have no place in the ring buffer of addresses. The first ones had, until they got one of their own.
+/// Events of tasks. They have a ring buffer of their own; earlier builds put them into that of the addresses.
 const OF_TASKS: [&str; 8] = [
     "process-fork",
     "process-exec",
@@ -34,19 +35,19 @@ const OF_TASKS: [&str; 8] = [
 ];
 const ELSEWHERE: [&str; 4] = ["cni-call", "netns-list", "task-list", "file-list"];
 
-/// A daemon that is measured.
+/// A build of the daemon that is measured.
 pub(crate) struct Build {
-    /// In front of its figures.
+    /// Prefix of its figures.
     pub(crate) name: &'static str,
-    /// Of its netns and its state.
+    /// Part of the names of its netns and its state directory.
     pub(crate) hint: &'static str,
     pub(crate) path: PathBuf,
     config: Config,
-    /// Tasks are told through the ring buffer of addresses.
+    /// Whether events of tasks use the ring buffer of the addresses.
     shares: bool,
 }
 
-/// The daemons that are compared.
+/// The builds that are compared.
 pub(crate) fn builds() -> Vec<Build> {
     let before = std::env::var_os("IPWATCH_BENCH_BEFORE").map(|path| Build {
         name: "before: ",
@@ -60,12 +61,12 @@ pub(crate) fn builds() -> Vec<Build> {
     before.into_iter().chain([now]).collect()
 }
 
-/// What `doctor` counts.
+/// The counters of `doctor`.
 struct Told {
-    /// Events that were told or counted.
+    /// Events that were reported or counted.
     seen: u64,
     lost: u64,
-    /// Records that came through the ring buffer of addresses.
+    /// Records that went through the ring buffer of the addresses.
     through_ring: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How long it takes until what happens in the kernel is known.
+//! How long it takes until an event in the kernel is known.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -15,12 +15,12 @@ use super::{figure, quantile};
 const ROUNDS: usize = 500;
 const GRACE: u32 = 2;
 
-/// The lines of `watch`.
+/// The events of `watch`.
 fn follow(daemon: &Daemon) -> impl Iterator<Item = Value> {
     let mut stream = UnixStream::connect(daemon.socket()).expect("connect");
     stream.write_all(b"GET /v1/watch HTTP/1.1\r\nHost: ipwatch\r\n\r\n").expect("ask");
     stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
-    // Headers and chunk sizes are no JSON objects.
+    // Headers and chunk sizes are not JSON objects.
     BufReader::new(stream)
         .lines()
         .map_while(Result::ok)
@@ -28,7 +28,7 @@ fn follow(daemon: &Daemon) -> impl Iterator<Item = Value> {
         .filter(Value::is_object)
 }
 
-/// From the line that makes `ip` add an address to the event that a follower of the socket reads.
+/// From the line with which `ip` adds an address to the event that a follower of the socket reads.
 pub(crate) fn of_addresses(daemon: &Daemon, netns: &Netns) {
     let mut events = follow(daemon);
     let (mut ip, mut lines) = support::netns::stream(netns);
@@ -52,7 +52,7 @@ pub(crate) fn of_addresses(daemon: &Daemon, netns: &Netns) {
     figure("address: `ip` told -> kernel -> map -> follower", "(kernel -> map < 500 us)", &shown);
 }
 
-/// Kernel time stamp to map, as the daemon counts it.
+/// From the kernel's time stamp to the map, as the daemon measures it.
 pub(crate) fn of_events(daemon: &Daemon, netns: &Netns) {
     netns.run(|| {
         for _ in 0..ROUNDS {
@@ -67,7 +67,7 @@ pub(crate) fn of_events(daemon: &Daemon, netns: &Netns) {
     figure("kernel event -> map", "p99 < 500 us", speed.unwrap_or("no probes"));
 }
 
-/// From the end of a stuck process's grace to the finding that fires.
+/// From the end of a stuck process's grace period to the firing of the finding.
 pub(crate) fn of_a_stuck_holder(lab: &Lab) {
     let netns = Netns::new(lab, "stuck");
     netns.veth_to_host();

@@ -1,6 +1,6 @@
-//! The figures that the design promises, measured on this host with real kernel objects: `cargo xtask
-//! bench`. Every line shows the figure beside its goal. Timings on a shared machine are noisy: medians,
-//! and ratios within one run.
+//! The figures that the design promises, measured on this host with real kernel objects: `cargo xtask bench`. Every
+//! line shows a figure beside its goal. Timings on a shared machine are noisy: use medians, and ratios within one
+//! run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +25,7 @@ use support::{Config, Daemon, Lab, Need, Netns, Test, harness};
 
 use usage::{Usage, quiet};
 
-/// One figure beside its goal.
+/// Prints one figure beside its goal.
 pub(crate) fn figure(name: &str, goal: &str, measured: &str) {
     println!("{}{name:<58} {measured:<34} goal {goal}", harness::FIGURE);
 }
@@ -41,7 +41,7 @@ pub(crate) fn quantile(values: &mut [Duration], share: f64) -> Duration {
     values[index.clamp(1, values.len()) - 1]
 }
 
-/// A netns with a veth to the host, an address, and with `process` one that stands in it.
+/// A netns with a veth to the host, an address, and the given number of processes in it.
 struct Pod {
     netns: Netns,
     _processes: Vec<Running>,
@@ -99,7 +99,7 @@ fn a_node_with_250_pods(lab: &Lab) {
     churn::for_a_minute(&daemon, &pods[1].netns, "250 pods: ");
 }
 
-/// Entries that the kernel's table of neighbours once had.
+/// Entries that the kernel's neighbour table has held once.
 const NEIGHBOURS: u32 = 100_000;
 
 fn a_thousand_netns(lab: &Lab) {
@@ -125,7 +125,7 @@ fn a_thousand_netns(lab: &Lab) {
         })
     };
     let before: Vec<Duration> = all_scan("").collect();
-    // The table is one for all netns, and does not shrink.
+    // The neighbour table is shared by all netns, and does not shrink.
     fill_and_empty(&all[0]);
     let after = all_scan(", after 100,000 neighbours");
     for (build, (before, after)) in ends::builds().iter().zip(before.into_iter().zip(after)) {
@@ -145,7 +145,7 @@ fn a_thousand_netns(lab: &Lab) {
     );
 }
 
-/// Has that many neighbour entries in a netns, and then none.
+/// Adds [`NEIGHBOURS`] neighbour entries in a netns, and removes them.
 fn fill_and_empty(netns: &Netns) {
     let each = |word: &str| -> String {
         let line = |n: u32| {
@@ -158,7 +158,7 @@ fn fill_and_empty(netns: &Netns) {
     netns.ip_batch(&each("del"));
 }
 
-/// Ten addresses on a device that is not the loopback's.
+/// A netns with ten addresses on a bridge.
 fn filled(lab: &Lab, n: usize) -> Netns {
     let netns = Netns::new(lab, &n.to_string());
     let addresses: String = (0..10)
@@ -168,7 +168,7 @@ fn filled(lab: &Lab, n: usize) -> Netns {
     netns
 }
 
-/// The stuck one first: it takes the kernel many seconds to destroy what the others leave.
+/// The stuck process comes first: the kernel takes many seconds to destroy what the other tests leave.
 const TESTS: &[Test] = &[
     bench("bench::a_stuck_holder", &[Need::Fuse], latency::of_a_stuck_holder),
     bench("bench::processes_that_end", &[], ends::of_processes),

@@ -1,5 +1,5 @@
-//! A node with 250 pods of which a runtime tells, one of them stuck. The runtime is a mock: it is about
-//! what ipwatch adds to a runtime's own answer, and a real one takes a minute to make so many.
+//! A node with 250 pods that a runtime lists, one of them stuck. The runtime is a mock: what is measured is the time
+//! that ipwatch adds to a runtime's own answer, and a real one takes a minute to create that many.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::{figure, median};
 const PODS: usize = 250;
 const TIMES: usize = 7;
 
-/// A pod on paper, and a process of it.
+/// A sandbox that only the mock has, and a process in its netns.
 struct Pod {
     netns: Netns,
     paper: Sandbox,
@@ -42,7 +42,7 @@ fn timed(times: usize, mut run: impl FnMut()) -> Duration {
     median((0..times).map(time).collect())
 }
 
-/// Exit code 1 says that there are findings.
+/// Times a scan; exit code 1 means that there are findings.
 fn scans(lab: &Lab, config: &Config) -> Duration {
     let file = lab.dir().join("scan.toml");
     std::fs::write(&file, config.text()).expect("write the configuration");
@@ -84,7 +84,7 @@ pub(crate) fn a_node_with_250_sandboxes(lab: &Lab) {
         helper.within(&pods[7].paper)
     });
     stuck::hang(How::Kill, &mut helper);
-    // Past its grace.
+    // After its grace period.
     std::thread::sleep(Duration::from_secs(7));
     let stuck = scans(lab, &asking);
     figure("the same, one of them stuck", "< its answer + 100 ms", &format!("{stuck:.1?}"));

@@ -1,15 +1,15 @@
-//! What a process uses, as `/proc` says.
+//! What a process uses, according to `/proc`.
 
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The first snapshot and its clean-up lie behind.
+/// Waits until the first snapshot and its clean-up have passed.
 pub(crate) fn quiet() {
     std::thread::sleep(Duration::from_secs(8));
 }
 
-/// Counts how often a process opens a mountinfo, by strace: of every thread, for 15 seconds.
+/// Counts with strace how often the threads of a process open a mountinfo within 15 seconds.
 pub(crate) fn reads_of_mountinfo(pid: u32) -> String {
     let pid = pid.to_string();
     let strace = ["15", "strace", "-f", "-q", "-e", "trace=openat", "-p", &pid];
@@ -33,7 +33,7 @@ pub(crate) struct Usage {
 impl Usage {
     pub(crate) fn of(pid: u32) -> Self {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
-        // Behind the name, which may hold blanks: field 3 is the first.
+        // The name may contain blanks; after it, field 3 is the first.
         let fields: Vec<&str> =
             stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
         let number = |index: usize| fields[index - 3].parse::<u64>().expect("a number");
@@ -50,7 +50,7 @@ impl Usage {
         }
     }
 
-    /// Of one core, between two moments. A tick is 10 ms.
+    /// CPU time between two moments, in percent of one core. A tick is 10 ms.
     pub(crate) fn cpu_percent(&self, later: &Self) -> f64 {
         let used = (later.ticks - self.ticks) as f64 / 100.0;
         used / later.at.duration_since(self.at).as_secs_f64() * 100.0

@@ -275,8 +275,8 @@ impl Impostor {
 struct Cost {
     /// Peak memory, in KiB.
     rss: u64,
-    /// From the kernel to the map, in seconds: half of the events took no longer, 99 of 100; `None` where no
-    /// probe tells of any.
+    /// The 50th and 99th percentile of the latency from the kernel to the map, in seconds; `None` where no probe
+    /// reports any.
     latency: Option<(f64, f64)>,
 }
 

@@ -296,7 +296,7 @@ fn a_capability_that_is_missing_is_named(lab: &Lab) {
     }
 }
 
-/// Sources that are not complete, for the test's log.
+/// Sources that are neither active nor disabled, for the test's log.
 fn lacks(daemon: &Daemon) -> String {
     let document = daemon.document(&["doctor"]).unwrap();
     let sources = document["sources"].as_array().unwrap().iter();

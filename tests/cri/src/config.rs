@@ -1,4 +1,4 @@
-//! What a pod shall be, from the command line to the messages of the CRI.
+//! The wanted pod, from the command line to the messages of the CRI.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::cri;
 
-/// A pod and, where there is a command, its container.
+/// A pod and, if a command is given, its container.
 #[derive(Default)]
 pub(crate) struct Wanted<'a> {
     namespace: &'a str,
@@ -22,7 +22,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// From `KEY=VALUE… [-- COMMAND…]`.
+    /// Parses `KEY=VALUE… [-- COMMAND…]`.
     pub(crate) fn parse(words: &'a [&'a str]) -> Result<Self> {
         let mut wanted = Self::default();
         for (index, word) in words.iter().enumerate() {
@@ -47,7 +47,7 @@ impl<'a> Wanted<'a> {
         Ok(wanted)
     }
 
-    /// Name of the runtime's handler; empty: its usual one.
+    /// Name of the runtime's handler; empty for the default one.
     pub(crate) fn handler(&self) -> &str {
         self.handler
     }
@@ -65,7 +65,7 @@ impl<'a> Wanted<'a> {
             labels: self.secrets(),
             annotations: self.secrets(),
             linux: Some(cri::LinuxPodSandboxConfig {
-                // What kubelet's cgroupfs driver makes.
+                // As kubelet's cgroupfs driver names it.
                 cgroup_parent: format!("/kubepods/besteffort/pod{}", self.uid),
                 security_context: Some(context),
             }),

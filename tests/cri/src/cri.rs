@@ -1,6 +1,5 @@
-//! The messages of `runtime.v1` (Kubernetes, `cri-api/pkg/apis/runtime/v1/api.proto`) that are used
-//! here, with the fields that are used. Written by hand: the generated client needs protoc and is
-//! a hundred times their size.
+//! The messages of `runtime.v1` (Kubernetes, `cri-api/pkg/apis/runtime/v1/api.proto`) that are used here, with the
+//! fields that are used. They are written by hand: the generated client needs protoc and is a hundred times as large.
 
 use std::collections::HashMap;
 
@@ -13,7 +12,7 @@ macro_rules! message {
 }
 
 message! {
-    /// An answer of which nothing is read.
+    /// A message of which no field is read.
     Nothing {}
 }
 
@@ -41,7 +40,7 @@ message! {
     StatusResponse {
         #[prost(message, optional, tag = "1")]
         status: Option<RuntimeStatus>,
-        /// What only this runtime tells, where it is asked to be verbose.
+        /// Specific to each runtime; only sent for a verbose request.
         #[prost(map = "string, string", tag = "2")]
         info: HashMap<String, String>,
     }
@@ -128,14 +127,14 @@ message! {
         /// `NamespaceMode`: 0 is the pod's own, 2 the node's.
         #[prost(int32, tag = "1")]
         network: i32,
-        /// 1 is each container's own, which kubelet asks for unless the pod shares it.
+        /// `NamespaceMode`: 1 is each container's own, which kubelet asks for unless the pod shares it.
         #[prost(int32, tag = "2")]
         pid: i32,
     }
 }
 
 message! {
-    /// `ListPodSandboxRequest`, `ListContainersRequest`, without a filter.
+    /// `ListPodSandboxRequest` and `ListContainersRequest`, without a filter.
     ListRequest {}
 }
 
@@ -152,7 +151,7 @@ message! {
         id: String,
         #[prost(message, optional, tag = "2")]
         metadata: Option<PodSandboxMetadata>,
-        /// `PodSandboxState`: 0 is ready, 1 not.
+        /// `PodSandboxState`: 0 is ready, 1 is not ready.
         #[prost(int32, tag = "3")]
         state: i32,
         #[prost(int64, tag = "4")]
@@ -182,7 +181,7 @@ message! {
 }
 
 message! {
-    /// `StopPodSandboxRequest`, `RemovePodSandboxRequest`.
+    /// `StopPodSandboxRequest` and `RemovePodSandboxRequest`.
     SandboxId {
         #[prost(string, tag = "1")]
         pod_sandbox_id: String,
@@ -201,7 +200,7 @@ message! {
 }
 
 message! {
-    /// `CreateContainerResponse`, `StartContainerRequest`.
+    /// `CreateContainerResponse` and `StartContainerRequest`.
     ContainerId {
         #[prost(string, tag = "1")]
         container_id: String,
@@ -212,7 +211,7 @@ message! {
     StopContainerRequest {
         #[prost(string, tag = "1")]
         container_id: String,
-        /// Seconds.
+        /// In seconds.
         #[prost(int64, tag = "2")]
         timeout: i64,
     }

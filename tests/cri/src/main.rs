@@ -1,22 +1,20 @@
-//! `ipwatch-test-cri SOCKET COMMAND …`: runs pods in a real containerd, as kubelet would; and, where
-//! there is no room for a containerd, answers in its place.
+//! `ipwatch-test-cri SOCKET COMMAND …`: runs pods in a real containerd, as kubelet would, or answers in place of a
+//! containerd where there is none.
 //!
-//! A program of its own, so that the test binary, which is also loaded into VMs, carries no gRPC.
+//! A separate program, so that the test binary, which is also loaded into VMs, contains no gRPC.
 //!
-//! - `ready`: succeeds once the runtime and its network are.
-//! - `network HANDLER`: succeeds while a network is loaded for this handler of the runtime.
-//! - `sandbox KEY=VALUE…`: a sandbox; prints its id. Keys: `namespace`, `name`, `uid`, `attempt`,
-//!   `host-network` (any value), `handler` (of the runtime), `secret` (goes into labels and
-//!   annotations).
-//! - `container SANDBOX KEY=VALUE… -- COMMAND…`: a container in it that runs COMMAND; prints its id.
-//!   Further keys: `image`, `dir` (the host's directory that it sees as `/host`), `secret` (goes into
-//!   its environment too). The sandbox's keys are to be given again: the runtime asks for them.
-//! - `stop SANDBOX`, `remove SANDBOX`: the one, the other.
-//! - `purge FIRST LAST`: stops and removes every sandbox whose pod's uid begins and ends so.
-//! - `stop-container CONTAINER SECONDS`: SIGTERM, and SIGKILL after so long.
-//! - `list`: a line `ID STATE NAMESPACE/NAME ATTEMPT` for each sandbox, then the same for each
-//!   container, indented.
-//! - `serve FILE`: a runtime that has what FILE says at the moment it is asked (see [`serve`]).
+//! - `ready`: succeeds if the runtime and its network are ready.
+//! - `network HANDLER`: succeeds if a network is loaded for this handler of the runtime.
+//! - `sandbox KEY=VALUE…`: creates a sandbox and prints its id. Keys: `namespace`, `name`, `uid`, `attempt`,
+//!   `host-network` (any value), `handler` (of the runtime), `secret` (set in labels and annotations).
+//! - `container SANDBOX KEY=VALUE… -- COMMAND…`: creates a container in it that runs COMMAND, and prints its id.
+//!   Further keys: `image`, `dir` (the directory of the host that it sees as `/host`), `secret` (set in its
+//!   environment too). The sandbox's keys have to be repeated: the runtime asks for them.
+//! - `stop SANDBOX`, `remove SANDBOX`: stops or removes the sandbox.
+//! - `purge FIRST LAST`: stops and removes every sandbox whose pod's uid begins with FIRST and ends with LAST.
+//! - `stop-container CONTAINER SECONDS`: sends SIGTERM, and SIGKILL after SECONDS.
+//! - `list`: prints a line `ID STATE NAMESPACE/NAME ATTEMPT` for each sandbox, then one for each container, indented.
+//! - `serve FILE`: a mock runtime that answers from FILE as it is at each call (see [`serve`]).
 
 mod config;
 mod cri;
@@ -77,7 +75,7 @@ struct Runtime(Grpc<Channel>);
 impl Runtime {
     async fn connect(socket: &str) -> Result<Self> {
         let path = socket.to_owned();
-        // The URI is never looked at: the connector goes to the socket.
+        // The URI is not used: the connector connects to the socket.
         let channel = Endpoint::from_static("http://cri.local")
             .connect_with_connector(tower::service_fn(move |_: Uri| {
                 let path = path.clone();
@@ -100,7 +98,7 @@ impl Runtime {
         Ok(answer.with_context(|| method.to_owned())?.into_inner())
     }
 
-    /// Succeeds once the runtime and its network are ready.
+    /// Succeeds if the runtime and its network are ready.
     async fn ready(&mut self) -> Result<()> {
         let answer = self.status(false).await?;
         let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
@@ -115,7 +113,7 @@ impl Runtime {
         self.call("Status", cri::StatusRequest { verbose }).await
     }
 
-    /// containerd's word on what it last read for a handler with a directory of networks of its own
+    /// containerd's status of its last CNI load for a handler that has its own directory of networks
     /// (`criService.Status`, pkg/cri/server/status.go, since 1.6).
     async fn network(&mut self, handler: &str) -> Result<()> {
         let answer = self.status(true).await?;
@@ -154,7 +152,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Goes on where one cannot be stopped: the others can.
+    /// Continues when a sandbox cannot be stopped or removed: the others may be.
     async fn purge(&mut self, first: &str, last: &str) -> Result<()> {
         let all: cri::ListPodSandboxResponse =
             self.call("ListPodSandbox", cri::ListRequest {}).await?;

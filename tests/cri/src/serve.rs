@@ -1,11 +1,11 @@
-//! A stand-in for a container runtime: the three questions of the CRI that have no effect, answered
-//! from a file that a test writes. It is for places where no containerd fits (the VMs) and for more
-//! pods than one would start (the figures); everywhere else the tests ask a real one.
+//! A mock of a container runtime: it answers the three calls of the CRI that only read, from a file that a test
+//! writes. It serves where containerd does not fit (the VMs), and for more pods than one would start (the
+//! benchmarks); everywhere else the tests ask a real one.
 //!
-//! The file has a line a sandbox, `sandbox ID STATE NAMESPACE NAME UID ATTEMPT [MADE]`, and a line a
-//! container, `container ID STATE SANDBOX NAME`. MADE is when, in nanoseconds of Unix time. It is read anew for every question, so that a test
-//! changes the runtime's mind by replacing it. A file that is not there is a runtime that fails. With a line
-//! `slow SECONDS NAME` every answer to a method whose name begins so takes so long.
+//! The file has one line per sandbox, `sandbox ID STATE NAMESPACE NAME UID ATTEMPT [MADE]`, and one line per
+//! container, `container ID STATE SANDBOX NAME`. MADE is the time of creation, in nanoseconds of Unix time. The file
+//! is read for every call, so that a test changes the answers by replacing it. If it is missing, calls fail. A line
+//! `slow SECONDS NAME` delays every answer to a method whose name begins with NAME.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,16 +25,16 @@ use tower::ServiceExt as _;
 
 use crate::cri;
 
-/// `ContainerState` in its order.
+/// The names of `ContainerState`, in its order.
 pub(crate) const CONTAINER_STATES: [&str; 4] = ["CREATED", "RUNNING", "EXITED", "UNKNOWN"];
 
-/// Answers on `socket` until the standard input ends.
+/// Answers on `socket` until standard input ends.
 pub(crate) async fn serve(socket: &str, file: &str) -> Result<()> {
     let listener =
         tokio::net::UnixListener::bind(socket).with_context(|| format!("bind {socket}"))?;
     println!("ready");
     let end = async {
-        // A thread of its own: it ends with the process at the latest.
+        // On another thread, which ends with the process at the latest.
         let _ = tokio::task::spawn_blocking(|| {
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink())
         })
@@ -54,14 +54,14 @@ async fn accept(listener: tokio::net::UnixListener, fake: Fake) -> Result<()> {
     }
 }
 
-/// Answers on one connection. By hyper: tonic's own server would switch on features that ipwatch is built without, and
-/// what both are built with would be built twice.
+/// Answers on one connection. It uses hyper: tonic's own server would enable features that ipwatch is built without,
+/// and their common dependencies would be built twice.
 async fn answer(stream: tokio::net::UnixStream, fake: Fake) {
     let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
         fake.clone().oneshot(request.map(Body::new))
     });
     let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    // How a connection ends is the client's business.
+    // How a connection ends does not matter.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -118,7 +118,7 @@ impl Fake {
     }
 }
 
-/// One method: what it makes of the file.
+/// One method: the file, and the function from its text to the answer.
 struct Unary<A>(Arc<PathBuf>, fn(&str) -> Result<A, Status>);
 
 impl<A: prost::Message + Default + 'static> UnaryService<cri::Nothing> for Unary<A> {
