@@ -111,7 +111,7 @@ impl<'a> Cluster<'a> {
         format!("[kubernetes]\nkubeconfig = {config:?}\nnode = {:?}", self.lab.tag())
     }
 
-    /// The same daemon when it knows the pods.
+    /// Starts the daemon and waits until it knows the pods.
     fn watching(&self) -> (Daemon, Told) {
         let daemon = self.daemon();
         let told = Told::by(&daemon);

@@ -47,14 +47,14 @@ fn del(mut command: Command, id: &str) -> Child {
     command.spawn().expect("start the plugin")
 }
 
-/// The same by an unprivileged user.
+/// The plugin, run by an unprivileged user.
 fn by_nobody(plugin: &Path) -> Command {
     let mut command = Command::new(plugin);
     command.uid(NOBODY).gid(NOBODY);
     command
 }
 
-/// The same by root of another user namespace.
+/// The plugin, run by root of another user namespace.
 fn by_other_root(plugin: &Path) -> Command {
     let mut command = Command::new("/usr/bin/unshare");
     command.args(["--user", "--map-root-user", "--"]).arg(plugin);

@@ -106,7 +106,7 @@ impl Eyes {
         Self::through(Self::command().spawn().expect("run ip"), ip)
     }
 
-    /// The same on a node that is this netns.
+    /// Like `on`, for a node that is this netns.
     pub(crate) fn within(node: &Netns, ip: &str) -> Self {
         Self::through(node.run(|| Self::command().spawn().expect("run ip")), ip)
     }

@@ -71,7 +71,7 @@ pub(crate) fn ask(netns: &Netns, ip: Ipv4Addr) {
     });
 }
 
-/// The same with its neighbour entry removed before.
+/// Like [`ask`], after its neighbour entry is removed.
 pub(crate) fn ask_anew(netns: &Netns, ip: Ipv4Addr) {
     netns.ip(&format!("neigh flush to {ip}"));
     ask(netns, ip);

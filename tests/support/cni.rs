@@ -173,7 +173,7 @@ impl<'a> Recorder<'a> {
         Self::start_by(node, config, &Path::new(PLUGINS).join("loopback"))
     }
 
-    /// The same, with the loopback plugin that it must see.
+    /// Like `start`, with the loopback plugin whose run it must see.
     #[must_use]
     pub fn start_by(node: &'a Node<'a>, config: &Config, loopback: &Path) -> Self {
         let dir = node.lab.dir();

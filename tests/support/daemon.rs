@@ -67,7 +67,7 @@ impl Daemon {
         Self::start_in(lab, config, &lab.subdir("state"))
     }
 
-    /// The same with another state directory.
+    /// Like `start`, with another state directory.
     #[must_use]
     pub fn start_in(lab: &Lab, config: &Config, state: &Path) -> Self {
         let mut daemon = Self::spawn(lab, config, state);
@@ -90,7 +90,7 @@ impl Daemon {
         });
     }
 
-    /// The same without waiting.
+    /// Like `start_in`, without waiting for an answer.
     #[must_use]
     pub fn spawn(lab: &Lab, config: &Config, state: &Path) -> Self {
         if container::wanted() {
@@ -109,7 +109,7 @@ impl Daemon {
         Self::spawn_by(command, lab, config, state)
     }
 
-    /// The same in a container.
+    /// Like `spawn`, in a container.
     #[must_use]
     pub fn spawn_in(plan: &Plan, lab: &Lab, config: &Config, state: &Path) -> Self {
         let bundle = Bundle::make(lab, plan, &Self::arguments(lab, config, state));
@@ -118,8 +118,8 @@ impl Daemon {
         daemon
     }
 
-    /// The same through another program that executes the daemon: gets the arguments of `command` and then those of
-    /// the daemon.
+    /// Like `spawn`, through another program that executes the daemon. The program gets the arguments of `command`,
+    /// then those of the daemon.
     #[must_use]
     pub fn spawn_by(mut command: Command, lab: &Lab, config: &Config, state: &Path) -> Self {
         command.args(Self::arguments(lab, config, state));
@@ -260,7 +260,7 @@ impl Daemon {
         self.ip(ip).into_iter().find(|address| address["netns"]["inode"] == netns)
     }
 
-    /// The same from the HTTP API, which is cheaper to poll.
+    /// Like `ip_in`, from the HTTP API, which is cheaper to poll.
     fn peek_ip_in(&self, ip: &str, netns: u64) -> Option<Value> {
         let all = peek::list(&self.socket, &format!("/v1/addresses?ip={ip}"), "addresses");
         all.into_iter().find(|address| address["netns"]["inode"] == netns)
@@ -457,8 +457,8 @@ impl Follower {
         findings(events)
     }
 
-    /// The same without the changes that were missed: if other tests cause thousands of events, the log has those
-    /// that are missing here.
+    /// Like `changes`, but does not panic if changes were missed: if other tests cause thousands of events, the log
+    /// has those that are missing here.
     #[must_use]
     pub fn changes_seen(&self) -> Vec<Value> {
         findings(self.events())

@@ -86,7 +86,7 @@ impl<'a> Dockerd<'a> {
         self.with_ip(self.container(name, &parent, "none", dir, command, Value::Null), n)
     }
 
-    /// The same with a secret in its environment and its labels.
+    /// Like `run`, with a secret in the container's environment and labels.
     #[must_use]
     pub fn run_with_secret(
         &self,

@@ -39,7 +39,7 @@ impl Etcd {
         Self::new(lab, false)
     }
 
-    /// The same over TLS, with client certificates.
+    /// Like `start`, over TLS and with client certificates.
     #[must_use]
     pub fn secure(lab: &Lab) -> Self {
         Self::new(lab, true)

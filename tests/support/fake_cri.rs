@@ -24,7 +24,7 @@ impl FakeCri {
         Self::start_at(lab, &lab.dir().join("cri.sock"))
     }
 
-    /// The same on another socket.
+    /// Like `start`, on another socket.
     #[must_use]
     pub fn start_at(lab: &Lab, socket: &Path) -> Self {
         let (socket, file) = (socket.to_owned(), lab.dir().join("cri.txt"));

@@ -55,7 +55,7 @@ impl Lab {
         Ipv4Addr::new(10, x, y, n)
     }
 
-    /// The same with prefix length 24, as for `ip addr add`.
+    /// Like `ip`, with prefix length 24, as for `ip addr add`.
     #[must_use]
     pub fn cidr(&self, n: u8) -> String {
         format!("{}/24", self.ip(n))

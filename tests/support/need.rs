@@ -19,7 +19,8 @@ pub enum Need {
     Cni,
     /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test, which it may harm.
     Containerd,
-    /// The same for the containerd that tests share (`Containerd::shared`): the test must not harm it.
+    /// What `Containerd` needs, for the containerd that tests share (`Containerd::shared`): the test must not harm
+    /// it.
     Pods,
     /// Only runc.
     Runc,
@@ -38,7 +39,7 @@ pub enum Need {
     /// The API server that tests share (`ControlPlane::shared`): the test must not harm it, nor depend on objects of
     /// others.
     SharedApiServer,
-    /// The same and kubelet, beside a containerd.
+    /// The shared API server, and kubelet beside a containerd.
     Kubelet,
     /// The rotel collector.
     Rotel,

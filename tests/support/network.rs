@@ -51,7 +51,7 @@ impl Container {
         Self { id, pod, uid: pod::new_uid(lab.tag()) }
     }
 
-    /// The same with a pod of this name.
+    /// This container, with a pod of the given name.
     #[must_use]
     pub fn of_pod(mut self, name: &str) -> Self {
         name.clone_into(&mut self.pod);

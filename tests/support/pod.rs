@@ -135,7 +135,7 @@ impl<'a> Containerd<'a> {
         Self::start_as(lab, &Setup::default())
     }
 
-    /// The same with these differences.
+    /// Like `start`, with this setup.
     #[must_use]
     pub fn start_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
         let dir = lab.subdir(if setup.node.is_some() { "containerd-far" } else { "containerd" });
@@ -338,7 +338,7 @@ impl<'a> Wanted<'a> {
         self.try_sandbox().unwrap_or_else(|error| panic!("run a sandbox: {error}"))
     }
 
-    /// The same if it may fail.
+    /// Like `sandbox`, returning the error of a failure.
     pub fn try_sandbox(self) -> Result<PodSandbox, String> {
         let keys = self.keys();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();

@@ -98,7 +98,7 @@ pub fn get(address: &str, path: &str, accept: &str) -> Option<Page> {
     }
 }
 
-/// The same for a Unix socket.
+/// Like [`get`], from a Unix socket.
 #[must_use]
 pub fn get_unix(socket: &Path, path: &str) -> Page {
     let stream = std::os::unix::net::UnixStream::connect(socket).expect("connect");

@@ -63,7 +63,7 @@ impl Shell {
         format!("printf '%s\\n' {name} \"$@\" >>'{}'", self.said.display())
     }
 
-    /// The same with a `crictl` that passes requests on to this runtime.
+    /// Replaces `crictl` by a program that passes requests on to this runtime.
     #[must_use]
     pub fn with_runtime(self, socket: &Path) -> Self {
         let (noted, client) = (self.noted("crictl"), pod::client());
@@ -76,7 +76,7 @@ impl Shell {
         self
     }
 
-    /// The same with a `docker` that uses the API of this dockerd: a lab needs no docker client.
+    /// Replaces `docker` by a program that uses the API of this dockerd: a lab needs no docker client.
     #[must_use]
     pub fn with_docker(self, socket: &Path) -> Self {
         let noted = self.noted("docker");
@@ -90,13 +90,13 @@ impl Shell {
         self
     }
 
-    /// The same on a node that is this netns.
+    /// Runs the commands on a node that is this netns.
     #[must_use]
     pub fn within(self, netns: &Netns) -> Self {
         Self { netns: Some(netns.path().to_owned()), ..self }
     }
 
-    /// The same with a real `kubectl`, which uses this kubeconfig.
+    /// Replaces `kubectl` by the real one, which uses this kubeconfig.
     #[must_use]
     pub fn with_kubectl(mut self, config: &Path) -> Self {
         self.kubeconfig = Some(config.to_owned());

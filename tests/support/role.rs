@@ -81,7 +81,7 @@ roles! {
     Mover = "mover" => mover,
     /// Keeps a copy of all mounts in a separate mount namespace.
     Agent = "agent" => agent,
-    /// The same, with additional mounts below the directory in its first argument; the second argument is their
+    /// Like `Agent`, with additional mounts below the directory in its first argument; the second argument is their
     /// number.
     Crowd = "crowd" => crowd,
     /// Reads the file in its last argument.

@@ -36,7 +36,7 @@ impl Sandbox {
         Self::make_as(lab, netns, cidr, secret, ("api-0", &uid))
     }
 
-    /// The same with a given name and uid.
+    /// Like `make`, with a given name and uid.
     #[must_use]
     pub fn make_as(
         lab: &Lab,

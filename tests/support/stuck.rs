@@ -85,7 +85,7 @@ pub fn start(how: How, netns: &Netns, hung: &mut Hung) -> Running {
     start_as(how, netns, hung, |helper| helper)
 }
 
-/// The same with further options of the process.
+/// Like [`start`], with further options of the process.
 #[must_use]
 pub fn start_as<'a>(
     how: How,

@@ -32,7 +32,7 @@ pub(crate) fn cargo(words: &[&str]) -> Result<Command> {
     cargo_for(Machine::own()?, words)
 }
 
-/// The same for another architecture.
+/// Like [`cargo`], for another architecture.
 fn cargo_for(machine: Machine, words: &[&str]) -> Result<Command> {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut cargo = Command::new(program);
@@ -58,7 +58,7 @@ pub(crate) fn release() -> Result<PathBuf> {
     release_for(Machine::own()?)
 }
 
-/// The same for another architecture.
+/// Like [`release`], for another architecture.
 pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
     machine.ensure_tools()?;
     run(&mut cargo_for(machine, &["build", "--release", "-p", "ipwatch", "-p", "ipwatch-ipam"])?)?;
@@ -81,7 +81,7 @@ pub(crate) fn for_tests() -> Result<Binaries> {
     Ok(Binaries { ipwatch, e2e, cri, shipped: false })
 }
 
-/// The same for any architecture.
+/// Like [`for_tests`], for any architecture.
 pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
     if machine == Machine::own()? {
         return for_tests();

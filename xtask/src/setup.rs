@@ -91,7 +91,7 @@ pub(crate) fn update() -> Result<()> {
     update_by(|| apt("apt-get"))
 }
 
-/// The same with a given apt-get.
+/// Like [`update`], with a given apt-get.
 pub(crate) fn update_by(apt_get: impl Fn() -> Command) -> Result<()> {
     let mut tried = 1;
     loop {
@@ -108,7 +108,7 @@ pub(crate) fn unpack(package: &str, dir: &Path) -> Result<()> {
     unpack_by(apt("apt-get"), &[package], dir)
 }
 
-/// The same for several packages, with a given apt-get.
+/// Like [`unpack`], for several packages and with a given apt-get.
 pub(crate) fn unpack_by(mut apt_get: Command, packages: &[&str], dir: &Path) -> Result<()> {
     // Root's apt downloads as another user, who may not write here; it then prints that and continues.
     run(apt_get.args(["download", "-q"]).args(packages).current_dir(dir))?;

@@ -58,7 +58,7 @@ impl Cell {
         Self::styled(text, Style::Plain)
     }
 
-    /// The same in a style.
+    /// Like `new`, in the given style.
     pub(super) fn styled(text: impl AsRef<str>, style: Style) -> Self {
         let text = match text.as_ref() {
             "" => "-".to_owned(),

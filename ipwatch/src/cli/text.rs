@@ -235,7 +235,7 @@ pub(super) fn blind_names(document: &Document) -> String {
     blind_names_of(document, |_| true)
 }
 
-/// The same for selected sources.
+/// Like `blind_names`, for the selected sources.
 fn blind_names_of(document: &Document, wanted: impl Fn(&str) -> bool) -> String {
     let mut blind: Vec<&SourceState> =
         blind_spots(document).filter(|source| wanted(&source.name)).collect();

@@ -60,7 +60,7 @@ pub(super) struct Trouble {
     pub(super) source: &'static str,
     /// For people who query now.
     pub(super) text: String,
-    /// The same, but constant for as long as the trouble lasts; `None` if no part has ended.
+    /// Like `text`, but constant for as long as the trouble lasts; `None` if no part has ended.
     pub(super) ended: Option<String>,
     /// The source reports nothing.
     pub(super) is_blind: bool,

@@ -27,7 +27,7 @@ use crate::sources::{Closed, Emit, First, arp, calico, cni, ipam, kubernetes, wa
 const WALK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// Interval of task snapshots if no probe reports tasks that move (1 ms for 1,000 tasks).
 const TASKS_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
-/// The same without BPF, from `/proc` (8 ms for 1,000 tasks).
+/// Interval of task snapshots without BPF, from `/proc` (8 ms for 1,000 tasks).
 const PROCFS_EVERY: std::time::Duration = TASKS_EVERY;
 /// A container start changes the mount table a dozen times: pause before the next read.
 const MOUNTS_SETTLE: std::time::Duration = std::time::Duration::from_millis(100);

@@ -153,7 +153,7 @@ impl Fill for Scrape {
 
 /// The value of one metric for a range.
 type Column = fn(&IpamRange) -> u64;
-/// The same, if the value is not always known.
+/// The value of one metric for a range, if it is known.
 type OptionalColumn = fn(&IpamRange) -> Option<u64>;
 /// Number of series left out, by metric.
 type Omitted = BTreeMap<&'static str, u64>;

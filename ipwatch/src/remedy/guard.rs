@@ -23,8 +23,8 @@ pub(crate) fn is_still_found(id: &str) -> Command {
     asked(id).pipe(Command::new("grep").own("-qE").word(OPEN, &[value(id)]))
 }
 
-/// The same, and this mount is still among those of the finding. A path with quotes or backslashes is not found,
-/// because JSON escapes it.
+/// Like [`is_still_found`]; in addition this mount must still be among those of the finding. A path with quotes or
+/// backslashes is not found, because JSON escapes it.
 #[must_use]
 pub(crate) fn is_still_found_at(id: &str, path: &str) -> Command {
     let open = Command::new("grep").own("-E").word(OPEN, &[value(id)]);

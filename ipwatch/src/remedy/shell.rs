@@ -19,7 +19,7 @@ pub(crate) fn parsed(commands: &[&Command]) -> Vec<Vec<Vec<String>>> {
     parsed_lines(&runs.map(|run| &*run.argv[0]).collect(), &lines)
 }
 
-/// The same for command lines that use only these programs.
+/// Like `parsed`, for command lines that use only these programs.
 pub(crate) fn parsed_lines(programs: &BTreeSet<&str>, lines: &[String]) -> Vec<Vec<Vec<String>>> {
     let mut script = String::from("PATH=/nonexistent\n");
     for program in programs {

@@ -60,7 +60,7 @@ impl Text {
         Self(text.to_owned())
     }
 
-    /// As [`text!`].
+    /// The text of [`text!`].
     pub(crate) fn of(own: &'static str, parts: &[Part<'_>]) -> Self {
         let mut out = String::with_capacity(own.len() + 16 * parts.len());
         let mut parts = parts.iter();

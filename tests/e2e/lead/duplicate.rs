@@ -32,7 +32,7 @@ pub(crate) fn hang(containerd: &Containerd<'_>, hung: &mut Hung) -> Pod {
     pod
 }
 
-/// The same for a pod that already reads.
+/// Like [`hang`], for a pod that already reads.
 pub(crate) fn orphan(containerd: &Containerd<'_>, pod: &Pod) {
     sys::kill(pod.pid, libc::SIGKILL).unwrap();
     until("it hangs", 10, || pod.hangs());

@@ -33,7 +33,7 @@ impl Api {
         Self { config, netns: netns.to_owned(), made: None }
     }
 
-    /// The same with an existing configuration.
+    /// Like `new`, with an existing configuration.
     pub(super) fn by(config: PathBuf, netns: &Path) -> Self {
         Self { config, netns: netns.to_owned(), made: None }
     }

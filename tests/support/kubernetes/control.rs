@@ -73,13 +73,13 @@ impl ControlPlane {
         Self::begin(lab, &[], &[lab.tag().to_owned()])
     }
 
-    /// For tests that share it, with this many nodes.
+    /// Like `start`, for the tests that share it, with this many nodes.
     pub(crate) fn start_for(lab: &Lab, slots: usize) -> Self {
         let nodes: Vec<String> = (0..slots).map(|slot| shared::node(lab.tag(), slot)).collect();
         Self::begin(lab, &[], &nodes)
     }
 
-    /// The same with further flags of the API server, and with an audit log.
+    /// Like `start`, with further flags of the API server, and with an audit log.
     #[must_use]
     pub fn start_as(lab: &Lab, flags: &[&str]) -> Self {
         let audit = asked::flags(&home(lab));
@@ -140,7 +140,7 @@ impl ControlPlane {
         self.own.as_ref().expect(OWN)
     }
 
-    /// The same, mutable.
+    /// Like `own`, mutable.
     pub(super) fn own_mut(&mut self) -> &mut Own {
         self.own.as_mut().expect(OWN)
     }

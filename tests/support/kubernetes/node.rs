@@ -49,7 +49,7 @@ impl<'a> Node<'a> {
         Self::of(lab, ControlPlane::start(lab), subnet, flags)
     }
 
-    /// The same with the API server that tests share.
+    /// Like `start`, with the API server that tests share.
     #[must_use]
     pub fn shared(lab: &'a Lab, subnet: &str, flags: &[&str]) -> Self {
         Self::of(lab, ControlPlane::shared(lab), subnet, flags)

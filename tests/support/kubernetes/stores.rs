@@ -25,7 +25,7 @@ pub fn whereabouts(control: &ControlPlane) {
     whereabouts_as(control, IP_POOLS);
 }
 
-/// The same with another CRD of pools.
+/// Like [`whereabouts`], with another CRD for the pools.
 pub fn whereabouts_as(control: &ControlPlane, pools: &str) {
     control.define(pools);
     control.define(NETWORKS);

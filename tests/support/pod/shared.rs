@@ -42,7 +42,7 @@ impl<'a> Containerd<'a> {
         Self::shared_as(lab, &Setup::default())
     }
 
-    /// The same with a different network.
+    /// Like `shared`, with a different network.
     #[must_use]
     pub fn shared_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
         let (home, slot) = joined(Part::Pods);

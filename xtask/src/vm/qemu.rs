@@ -27,8 +27,8 @@ impl Limits {
     /// Three times the duration of both runs of the suite on two cores, doubled because of another VM.
     pub(crate) const USUAL: Self =
         Self { end: Duration::from_secs(3600), silence: Duration::from_secs(300) };
-    /// The same with tests in their long form: random changes for ten minutes on each of two rungs, at the end of a
-    /// run with nothing beside them.
+    /// For tests in their long form: random changes for ten minutes on each of two rungs, at the end of a run, with
+    /// nothing else running.
     pub(crate) const LONG: Self =
         Self { end: Duration::from_secs(7200), silence: Duration::from_secs(1200) };
 }
@@ -46,7 +46,7 @@ pub(crate) fn boot(
     boot_and_hear(emulator, kernel, image, initramfs, disks, limits, |_| {})
 }
 
-/// The same, and calls `hear` with every line.
+/// Like [`boot`], and calls `hear` with every line.
 pub(crate) fn boot_and_hear(
     emulator: &Emulator,
     kernel: Stock,

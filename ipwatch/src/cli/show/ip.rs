@@ -86,7 +86,7 @@ fn state(addresses: &[Address], around: &Around, about: &[&Finding]) -> (String,
     }
 }
 
-/// The same for an IP that is up nowhere.
+/// The verdict for an IP that is configured nowhere.
 fn of_nobody(around: &Around) -> (String, Style) {
     let leaked = |entry: &IpamEntry| entry.agree.as_deref() == Some("leaked");
     if around.reservations.iter().any(leaked) {

@@ -12,7 +12,7 @@ pub(super) struct Living<'a> {
     look: &'a Look,
     by_name: HashMap<(&'a str, &'a str), &'a Pod>,
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
-    /// The same for pods that have ended.
+    /// Pods that have ended, by IP.
     ended_by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
     /// Pods that may be assigned an IP at this moment, or have one that is not reported. Only pods with a node.
     pub(super) being_made: Vec<&'a Pod>,
