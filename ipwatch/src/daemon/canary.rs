@@ -79,7 +79,7 @@ impl Keeper {
         Self(sender)
     }
 
-    /// Requests a run. The receiver completes when the run has ended, or cannot be made.
+    /// Requests a run. The receiver completes when the run has ended, or cannot start.
     pub(super) fn ask(&self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
         // If too many ask, the sender is dropped with the message and the receiver completes at once.
