@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::api::client::{Client, ClientError};
 use crate::api::{Ask, Past, Prefix, Selector};
 use crate::cli::Failure;
-use crate::cli::explain::{self, Told};
+use crate::cli::explain::{self, Lookup};
 use crate::contract::{
     Address, Body, Code, DaemonInfo, Document, IpamEntry, PluginRun, Probe, SourceState, Tenure,
 };
@@ -45,7 +45,7 @@ impl Case {
     pub(super) async fn ask(client: &Client, what: &str) -> Result<Self, Failure> {
         let mut case = Case { about: what.to_owned(), ..Case::default() };
         let document = match explain::about(client, what).await? {
-            Told::Findings(document) | Told::Nothing(document) => document,
+            Lookup::Findings(document) | Lookup::Nothing(document) => document,
         };
         case.node.clone_from(&document.node);
         case.taken_at.clone_from(&document.taken_at);

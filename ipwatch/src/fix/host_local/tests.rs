@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_methods, reason = "files that the test made")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 

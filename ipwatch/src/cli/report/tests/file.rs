@@ -1,4 +1,5 @@
 //! Where a report is written.
+#![allow(clippy::disallowed_methods, reason = "files that the test made")]
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
