@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use self::remedy::Kubectl;
-use self::snapshot::{Look, State};
+use self::snapshot::{Snapshot, State};
 use crate::clock;
 use crate::contract::{Body, Document, SCHEMA, SourceState};
 use crate::fact::SourceStatus;
@@ -67,7 +67,7 @@ pub(crate) async fn scan(
 }
 
 /// The reason if nothing could be listed.
-fn silence(look: &Look) -> Option<&str> {
+fn silence(look: &Snapshot) -> Option<&str> {
     let mut why = None;
     for state in look.states() {
         match state {
@@ -79,7 +79,7 @@ fn silence(look: &Look) -> Option<&str> {
     why
 }
 
-fn document(url: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Document {
+fn document(url: &str, first: &Snapshot, second: &Snapshot, kubectl: &Kubectl) -> Document {
     let cluster = checks::judge(url, first, second, kubectl);
     let states = first.states().into_iter().zip(second.states());
     let sources = read::names()
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_list_is_known_as_well_as_the_worse_of_both_looks_knows_it() {
-        let (mut half, whole) = (Look::default(), Look::default());
+        let (mut half, whole) = (Snapshot::default(), Snapshot::default());
         half.pods.state = State::Part(2);
         for (first, second) in [(&half, &whole), (&whole, &half)] {
             let told = document("", first, second, &Kubectl::default());

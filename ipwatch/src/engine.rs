@@ -16,7 +16,7 @@ use crate::contract::{Prefix, Tenure};
 use crate::detect::{self, Detection};
 use crate::fact::{BootNs, Fact, Observation, SourceName};
 use crate::finding::{Change, Code, Finding, Status};
-use crate::ledger::{Ledger, Loaded, Word, Writes};
+use crate::ledger::{AckRequest, Ledger, Loaded, Writes};
 use crate::map::request::Request;
 use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, TaskEntry, TenureEvent, Thresholds};
 use crate::remedy::Daemon;
@@ -280,7 +280,12 @@ impl Engine {
     }
 
     /// Acknowledges a finding, or with `None` withdraws the acknowledgement: see [`Ledger::acknowledge`].
-    pub fn acknowledge(&mut self, id: &str, now: BootNs, word: Option<Word>) -> Option<Change> {
+    pub fn acknowledge(
+        &mut self,
+        id: &str,
+        now: BootNs,
+        word: Option<AckRequest>,
+    ) -> Option<Change> {
         self.ledger.acknowledge(id, now, word)
     }
 

@@ -7,7 +7,7 @@
 //!
 //! - `observation`: everything that a fact can report; `node`: the node, and how well its sources see it.
 //! - `gate`: which facts of a source are admitted.
-//! - `door`, `cgroup`: shared knowledge of sources and the map that is not part of facts: the ways into a netns, and
+//! - `netns_path`, `cgroup`: shared knowledge of sources and the map that is not part of facts: the ways into a netns, and
 //!   the meaning of cgroup paths.
 //! - The others: the subjects of each kind of fact.
 
@@ -15,13 +15,13 @@
 
 pub mod cgroup;
 mod cni;
-mod door;
 mod endpoint;
 mod gate;
 mod hang;
 mod ipam;
 mod link;
 mod names;
+mod netns_path;
 mod network;
 mod node;
 mod observation;
@@ -38,13 +38,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
 pub use cni::{CniCall, CniCommand};
-pub use door::Door;
 pub use endpoint::Endpoint;
 pub use gate::Gate;
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
 pub use ipam::{Block, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use names::{Name, is_legal_device};
+pub use netns_path::NetnsPath;
 pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
 pub use node::{Boot, Sight, Source, SourceStatus};
 pub use observation::Observation;

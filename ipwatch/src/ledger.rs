@@ -24,7 +24,7 @@ mod writer;
 
 pub use self::file::{History, LedgerError, LedgerFile, Retention, Written};
 pub use self::format::Loaded;
-pub use self::state::{Ledger, Word, Writes};
+pub use self::state::{AckRequest, Ledger, Writes};
 
 #[cfg(test)]
 mod tests;

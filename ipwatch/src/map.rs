@@ -44,8 +44,8 @@ pub use conflict::{
     Reach, Side, Unanswered, is_pods,
 };
 pub use ipam::{
-    Given, Grounds, Hold, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, Place, RangeEntry,
-    Release, ReservationEntry, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
+    Given, Grounds, Hold, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
+    ReservationEntry, StoreNetwork, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
 };
 pub use kernel::{
     AddressEntry, AddressId, Ending, Identity, Kill, LinkEntry, LookEntry, NeighbourEntry,
@@ -55,9 +55,9 @@ pub use scheduler::{Agenda, Thresholds};
 pub use view::{scope_name, state_name};
 pub(crate) use workload::strip_var;
 pub use workload::{
-    Attempt, CallEnd, CallEntry, CallHistory, CommandStats, ContainerEntry, DeletedPod,
+    Attempt, CallEnd, CallEntry, CallHistory, Certainty, CommandStats, ContainerEntry, DeletedPod,
     EndpointEntry, LOOP_WINDOW, LateDel, Leftover, Loop, Lost, LostWhat, MissingEndpoint, Owner,
-    PodEntry, SandboxEntry, StaleEndpoint, Told, Why, Word,
+    PodEntry, SandboxEntry, SandboxVerdict, StaleEndpoint, Why,
 };
 
 use crate::clock::Calendar;

@@ -37,15 +37,15 @@ pub(super) async fn explain(
         return error(&client, out, what, explain.evidence).await;
     }
     match about(&client, what).await? {
-        Told::Findings(document) => tell(&client, out, document, explain.evidence).await,
-        Told::Nothing(document) => healthy(out, what, document),
+        Lookup::Findings(document) => tell(&client, out, document, explain.evidence).await,
+        Lookup::Nothing(document) => healthy(out, what, document),
     }
 }
 
 /// What is known about a finding, an IP, a pod or a netns.
-pub(super) async fn about(client: &Client, what: &str) -> Result<Told, Failure> {
+pub(super) async fn about(client: &Client, what: &str) -> Result<Lookup, Failure> {
     match findings_about(client, what).await? {
-        Some(document) => Ok(Told::Findings(document)),
+        Some(document) => Ok(Lookup::Findings(document)),
         None => addresses(client, what).await,
     }
 }
@@ -139,7 +139,7 @@ fn no_match(pasted: &Pasted<'_>, document: &Document) -> Failure {
 }
 
 /// What a question about one thing brought.
-pub(super) enum Told {
+pub(super) enum Lookup {
     /// Findings about it.
     Findings(Document),
     /// The addresses, about which no finding is known.
@@ -161,7 +161,7 @@ async fn findings_about(client: &Client, what: &str) -> Result<Option<Document>,
 
 /// The addresses that are meant, or the findings that they name: the subject of a finding has only one of several
 /// IPs.
-async fn addresses(client: &Client, what: &str) -> Result<Told, Failure> {
+async fn addresses(client: &Client, what: &str) -> Result<Lookup, Failure> {
     let selectors = match what.parse::<Prefix>() {
         Ok(prefix) => vec![Selector::Ip(Some(prefix))],
         Err(_) => {
@@ -187,13 +187,13 @@ async fn addresses(client: &Client, what: &str) -> Result<Told, Failure> {
     let named: HashSet<&str> =
         addresses.iter().flat_map(|address| &address.findings).map(String::as_str).collect();
     if named.is_empty() {
-        return Ok(Told::Nothing(document));
+        return Ok(Lookup::Nothing(document));
     }
     let mut told = client.ask(&Ask::Findings { all: true, what: None }).await?;
     if let Body::Findings(findings) = &mut told.body {
         findings.retain(|finding| named.contains(finding.id.as_str()));
     }
-    Ok(Told::Findings(told))
+    Ok(Lookup::Findings(told))
 }
 
 /// Prints the addresses, and that nothing wrong is known about them.
@@ -320,7 +320,7 @@ mod tests {
             _ => Err(AskError::NotFound("none".into())),
         });
         let told = addresses(&fake.client, "cni-7f3a").await.unwrap();
-        assert!(matches!(told, Told::Findings(_)));
+        assert!(matches!(told, Lookup::Findings(_)));
     }
 
     #[tokio::test]
@@ -345,7 +345,7 @@ mod tests {
             _ => Ok(sample("query-ip.json")),
         });
         assert!(findings_about(&fake.client, "10.0.3.17").await.unwrap().is_none());
-        let Told::Findings(told) = addresses(&fake.client, "10.0.3.17").await.unwrap() else {
+        let Lookup::Findings(told) = addresses(&fake.client, "10.0.3.17").await.unwrap() else {
             panic!("nothing told")
         };
         let Body::Findings(findings) = told.body else { panic!("findings") };

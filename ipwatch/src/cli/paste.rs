@@ -20,7 +20,7 @@ const SHORTEST_ID: usize = 12;
 pub(super) struct Pasted<'a> {
     trouble: Option<&'static Trouble>,
     words: HashSet<&'a str>,
-    places: Vec<Place>,
+    places: Vec<IpSpan>,
 }
 
 /// A kind of error.
@@ -160,7 +160,7 @@ const TROUBLES: &[Trouble] = &[
 
 /// IPs in a text.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum IpSpan {
     /// An IP, or a prefix.
     Within(Prefix),
     /// A range from the first IP to the last.
@@ -246,15 +246,15 @@ impl<'a> Pasted<'a> {
         let same = |a: &str, b: &str| a.starts_with(b) || b.starts_with(a);
         self.ids().any(|own| ids.iter().any(|id| same(own, id)))
             || other.places.iter().any(|place| match place {
-                Place::Within(prefix) if prefix.is_host() => self.is_at(prefix.ip),
+                IpSpan::Within(prefix) if prefix.is_host() => self.is_at(prefix.ip),
                 _ => false,
             })
     }
 
     fn is_at(&self, ip: IpAddr) -> bool {
         self.places.iter().any(|place| match place {
-            Place::Within(prefix) => prefix.contains(ip),
-            Place::Between(first, last) => *first <= ip && ip <= *last,
+            IpSpan::Within(prefix) => prefix.contains(ip),
+            IpSpan::Between(first, last) => *first <= ip && ip <= *last,
         })
     }
 }
@@ -268,10 +268,10 @@ fn split(text: &str, of: impl Fn(char) -> bool) -> impl Iterator<Item = &str> {
 
 /// The IPs that a word stands for: `10.0.3.17/24` is an address with its prefix length, `10.0.3.0/24` a prefix.
 /// Loopback and `0.0.0.0` are ignored.
-fn place(word: &str) -> Option<Place> {
+fn place(word: &str) -> Option<IpSpan> {
     if let Some((first, last)) = word.split_once('-') {
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-        return Some(Place::Between(first, last));
+        return Some(IpSpan::Between(first, last));
     }
     let with_port = word.parse::<SocketAddr>().ok().map(|address| Prefix::host(address.ip()));
     let prefix = word.parse::<Prefix>().ok().or(with_port)?;
@@ -282,7 +282,7 @@ fn place(word: &str) -> Option<Place> {
         IpAddr::V4(ip) => ip.to_bits().trailing_zeros() >= 32 - u32::from(prefix.len),
         IpAddr::V6(ip) => ip.to_bits().trailing_zeros() >= 128 - u32::from(prefix.len),
     };
-    Some(Place::Within(if is_network { prefix } else { Prefix::host(prefix.ip) }))
+    Some(IpSpan::Within(if is_network { prefix } else { Prefix::host(prefix.ip) }))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use self::living::Living;
 use super::remedy::Kubectl;
-use super::snapshot::{Look, State};
+use super::snapshot::{Snapshot, State};
 use crate::contract::{self, Cluster, ClusterFinding, ClusterRange};
 use crate::fact::store;
 use crate::finding::Severity;
@@ -101,7 +101,12 @@ impl Candidate {
 }
 
 /// The problems that both looks show, as the second describes them.
-pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl) -> Cluster {
+pub(super) fn judge(
+    server: &str,
+    first: &Snapshot,
+    second: &Snapshot,
+    kubectl: &Kubectl,
+) -> Cluster {
     let seen: BTreeMap<String, Certainty> =
         candidates(first, kubectl).into_iter().map(|one| (one.key, one.certainty)).collect();
     let mut told: Vec<Candidate> = Vec::new();
@@ -141,13 +146,13 @@ pub(super) fn judge(server: &str, first: &Look, second: &Look, kubectl: &Kubectl
 }
 
 /// Whether a look has any data of a store.
-fn knows(look: &Look, store: &str) -> bool {
+fn knows(look: &Snapshot, store: &str) -> bool {
     let state = if store == store::CALICO { &look.blocks.state } else { &look.pools.state };
     !matches!(state, State::Unknown(_))
 }
 
 /// The problems that one look shows.
-fn candidates(look: &Look, kubectl: &Kubectl) -> Vec<Candidate> {
+fn candidates(look: &Snapshot, kubectl: &Kubectl) -> Vec<Candidate> {
     let living = Living::new(look);
     let mut all = Vec::new();
     whereabouts::candidates(look, &living, kubectl, &mut all);
@@ -156,7 +161,7 @@ fn candidates(look: &Look, kubectl: &Kubectl) -> Vec<Candidate> {
     all
 }
 
-fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
+fn ranges(look: &Snapshot, told: &[Candidate]) -> Vec<ClusterRange> {
     let mut ranges = whereabouts::ranges(look, told);
     ranges.extend(calico::ranges(look, told));
     ranges

@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::json;
 
 use super::document;
-use super::fixtures::{Told, crashed, overlapping, pod, pool};
+use super::fixtures::{Objects, crashed, overlapping, pod, pool};
 use super::remedy::Kubectl;
-use super::snapshot::{Listed, Look, State};
+use super::snapshot::{Listed, Snapshot, State};
 use crate::contract::{Body, Document};
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract/cluster-scan.json");
@@ -15,11 +15,11 @@ const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract/cluste
 const SHOWN: usize = 4;
 
 /// A node has crashed, one list is forbidden, an entry of another cannot be parsed, and other kinds do not exist.
-fn look() -> Look {
+fn look() -> Snapshot {
     let mut reservation = overlapping("192.168.7.11", "shop/old-0");
     reservation["metadata"]["uid"] = json!("5d0e7a52-63c1-4f0f-8f0e-0d9b6f3c1a11");
     reservation["metadata"]["resourceVersion"] = json!("48213");
-    let told = Told {
+    let told = Objects {
         pools: vec![
             pool(json!({
                 "10": {"id": "8c1b52d0a9f3", "podref": "shop/web-0"},
@@ -52,7 +52,7 @@ fn look() -> Look {
         ..crashed()
     };
     let refused = "not allowed: needs the right to list ipamblocks.crd.projectcalico.org";
-    Look {
+    Snapshot {
         blocks: Listed { items: Vec::new(), state: State::Unknown(refused.to_owned()) },
         handles: Listed::default(),
         calico_pools: Listed::default(),

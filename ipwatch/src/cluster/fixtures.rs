@@ -8,12 +8,12 @@ use super::checks::judge;
 use super::objects;
 use super::read::testing;
 use super::remedy::Kubectl;
-use super::snapshot::{Listed, Look};
+use super::snapshot::{Listed, Snapshot};
 use crate::contract::{Cluster, ClusterFinding};
 
 /// A cluster as API objects.
 #[derive(Default, Clone)]
-pub(super) struct Told {
+pub(super) struct Objects {
     pub(super) pools: Vec<Value>,
     pub(super) overlapping: Vec<Value>,
     pub(super) networks: Vec<Value>,
@@ -24,16 +24,16 @@ pub(super) struct Told {
     pub(super) pods: Vec<Value>,
 }
 
-impl Told {
-    pub(super) fn look(&self) -> Look {
-        let mut look = Look {
+impl Objects {
+    pub(super) fn look(&self) -> Snapshot {
+        let mut look = Snapshot {
             pools: testing::pools(&self.pools),
             overlapping: testing::overlapping(&self.overlapping),
             bounds: testing::bounds(&self.networks),
             blocks: testing::blocks(&self.blocks),
             handles: testing::handles(&self.handles),
             calico_pools: testing::calico_pools(&self.calico_pools),
-            ..Look::default()
+            ..Snapshot::default()
         };
         let read = |value: &Value| serde_json::from_value::<objects::Pod>(value.clone()).unwrap();
         look.pods = Listed::all(self.pods.iter().map(|pod| read(pod).world()).collect());
@@ -89,8 +89,8 @@ pub(super) fn overlapping(name: &str, podref: &str) -> Value {
 }
 
 /// R4: five IPs, three living pods, and a crashed node that left two allocations without a podref.
-pub(super) fn crashed() -> Told {
-    Told {
+pub(super) fn crashed() -> Objects {
+    Objects {
         pools: vec![pool(json!({
             "10": {"id": "aaaa", "podref": "shop/web-0"},
             "11": {"id": "dead-1"},
@@ -110,7 +110,7 @@ pub(super) fn crashed() -> Told {
             pod("web-1", "node-2", "10.0.2.2", &["192.168.7.12"]),
             pod("web-2", "node-2", "10.0.2.3", &["192.168.7.14/27"]),
         ],
-        ..Told::default()
+        ..Objects::default()
     }
 }
 
@@ -140,8 +140,8 @@ pub(super) fn calico_pod(name: &str, node: &str, ip: &str) -> Value {
     })
 }
 
-pub(super) fn calico() -> Told {
-    Told {
+pub(super) fn calico() -> Objects {
+    Objects {
         blocks: vec![
             block("10-1-0-0-26", "10.1.0.0/26", "node-1", json!([
                 {"handle_id": "vxlan-tunnel-addr-node-1", "secondary": {"node": "node-1", "type": "vxlanTunnelAddress"}},
@@ -160,7 +160,7 @@ pub(super) fn calico() -> Told {
             calico_pod("web-0", "node-1", "10.1.0.1"),
             calico_pod("lost", "node-9", "10.1.0.64"),
         ],
-        ..Told::default()
+        ..Objects::default()
     }
 }
 

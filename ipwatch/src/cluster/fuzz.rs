@@ -4,12 +4,12 @@ use super::checks::judge;
 use super::objects::{Node, Pod};
 use super::read::of_object;
 use super::remedy::Kubectl;
-use super::snapshot::{Listed, Look};
+use super::snapshot::{Listed, Snapshot};
 
 /// Parses one object of the API server as each kind, and judges the result.
 pub fn cluster(bytes: &[u8]) {
     let Ok(value) = serde_json::from_slice::<serde_json::Value>(bytes) else { return };
-    let mut look = Look::default();
+    let mut look = Snapshot::default();
     of_object(&value, &mut look);
     let pod = serde_json::from_value(value.clone()).map(Pod::world);
     look.pods = Listed::all(pod.into_iter().collect());

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
-use super::fixtures::{Told, calico, crashed, node, pod};
+use super::fixtures::{Objects, calico, crashed, node, pod};
 use crate::contract::{Cluster, Step};
 use crate::remedy::hostile::{Shape, WAYS, any_text, is_shaped, replaced, worse};
 use crate::remedy::shell::{check_prose, parsed_lines};
 
 /// Clusters in which every remedy is used.
-fn scenes() -> Vec<Told> {
+fn scenes() -> Vec<Objects> {
     let mut gone = crashed();
     gone.nodes.remove(0);
     let mut making = crashed();
@@ -64,15 +64,15 @@ fn each(value: &mut Value, field: &str, then: &mut dyn FnMut(&mut String)) {
     }
 }
 
-fn each_of(told: &mut Told, mut then: impl FnMut(&mut String)) {
-    let Told { pools, overlapping, networks, blocks, handles, calico_pools, nodes, pods } = told;
+fn each_of(told: &mut Objects, mut then: impl FnMut(&mut String)) {
+    let Objects { pools, overlapping, networks, blocks, handles, calico_pools, nodes, pods } = told;
     let all = [pools, overlapping, networks, blocks, handles, calico_pools, nodes, pods];
     for object in all.into_iter().flatten() {
         each(object, "", &mut then);
     }
 }
 
-fn names(told: &Told) -> Vec<String> {
+fn names(told: &Objects) -> Vec<String> {
     let mut found = BTreeSet::new();
     each_of(&mut told.clone(), |text| {
         let parts = text.split('/').filter(|part| part.parse::<std::net::IpAddr>().is_err());
@@ -111,7 +111,7 @@ fn any_ip(text: &str) -> String {
 const OTHER: [&str; 2] = ["-other", "other-"];
 
 /// The commands with the original names, and with some of them replaced, so that objects no longer match.
-fn templates(scenes: &[Told]) -> BTreeSet<Shape> {
+fn templates(scenes: &[Objects]) -> BTreeSet<Shape> {
     let mut all = BTreeSet::new();
     for scene in scenes {
         let [after, before] = OTHER;
@@ -134,7 +134,7 @@ fn templates(scenes: &[Told]) -> BTreeSet<Shape> {
     all
 }
 
-fn reworded(scene: &Told, words: &BTreeMap<String, String>) -> Told {
+fn reworded(scene: &Objects, words: &BTreeMap<String, String>) -> Objects {
     let mut told = scene.clone();
     each_of(&mut told, |text| *text = replaced(text, words));
     told
@@ -153,7 +153,7 @@ fn lines(cluster: &Cluster) -> impl Iterator<Item = String> {
 /// Judges a cluster with replaced names. Returns the steps that contain such a name; each must have the shape of a
 /// template. Adds every line to `said`.
 fn hold(
-    scene: &Told,
+    scene: &Objects,
     words: &BTreeMap<String, String>,
     templates: &BTreeSet<Shape>,
     said: &mut BTreeSet<String>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::objects::{self, named};
-use super::snapshot::{self, Bounds, Listed, Look, State};
+use super::snapshot::{self, Bounds, Listed, Snapshot, State};
 use crate::prefix::Prefix;
 use crate::sources::kubernetes::list::{Age, Refusal, Server};
 use crate::sources::kubernetes::networks::Definition;
@@ -58,7 +58,7 @@ pub(super) fn names() -> [&'static str; 8] {
     [PODS, NODES, POOLS, OVERLAPPING, NETWORKS, BLOCKS, HANDLES, CALICO_POOLS].map(|kind| kind.name)
 }
 
-impl Look {
+impl Snapshot {
     /// The state of each list, in the order of [`names`].
     pub(super) fn states(&self) -> [&State; 8] {
         [
@@ -75,7 +75,7 @@ impl Look {
 }
 
 /// Lists everything once. `say` is called with the kind that is being read, for a person who waits.
-pub(super) async fn look(server: &Server, age: Age, say: &(dyn Fn(&str) + Sync)) -> Look {
+pub(super) async fn look(server: &Server, age: Age, say: &(dyn Fn(&str) + Sync)) -> Snapshot {
     let reader = Reader { server, age, say };
     let allocations = |all: &Vec<snapshot::Pool>| all.iter().map(|one| one.allocations.len()).sum();
     let pools = reader.list(&POOLS, pool, allocations).await;
@@ -88,7 +88,7 @@ pub(super) async fn look(server: &Server, age: Age, say: &(dyn Fn(&str) + Sync))
     let calico_pools = reader.list(&CALICO_POOLS, calico_pool, Vec::len).await;
     let nodes = reader.list(&NODES, node, BTreeMap::len).await;
     let pods = reader.list(&PODS, pod, Vec::len).await;
-    Look { pools, overlapping, bounds, blocks, handles, calico_pools, nodes, pods }
+    Snapshot { pools, overlapping, bounds, blocks, handles, calico_pools, nodes, pods }
 }
 
 /// The server, and how to list.
@@ -226,7 +226,7 @@ fn block(block: objects::Block, all: &mut Vec<snapshot::Block>) -> usize {
 
 /// Parses an object as each kind that allocates.
 #[cfg(feature = "fuzzing")]
-pub(super) fn of_object(value: &serde_json::Value, look: &mut Look) {
+pub(super) fn of_object(value: &serde_json::Value, look: &mut Snapshot) {
     fn take<T: DeserializeOwned, A>(
         value: &serde_json::Value,
         all: &mut Listed<A>,

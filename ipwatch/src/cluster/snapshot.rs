@@ -61,7 +61,7 @@ impl<T: Default> Default for Listed<T> {
 
 /// The result of one look.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Look {
+pub(super) struct Snapshot {
     pub(super) pools: Listed<Vec<Pool>>,
     pub(super) overlapping: Listed<Vec<Overlapping>>,
     /// The assignable bounds, by the name of the pool.

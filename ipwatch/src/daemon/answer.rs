@@ -14,7 +14,7 @@ use crate::contract::{
 };
 use crate::fact::SourceName;
 use crate::finding::{Finding, Status};
-use crate::ledger::{History, Word};
+use crate::ledger::{AckRequest, History};
 
 /// How long a question waits for a fresh look at what no probe reports.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -111,7 +111,7 @@ pub(super) fn answer_fresh(core: &mut Core, request: Request) {
         }
         Ask::Canary => prove(core, uid, reply),
         Ask::Ack { what, seconds, note } => {
-            let word = Word { uid, lasts: seconds.map(Duration::from_secs), note };
+            let word = AckRequest { uid, lasts: seconds.map(Duration::from_secs), note };
             let told = acknowledge(core, &what, Some(word));
             once_written(core, told, reply);
         }
@@ -250,7 +250,11 @@ fn once_written(core: &Core, told: Result<Document, AskError>, reply: Reply) {
 }
 
 /// One open finding, by its id or a prefix of it only: an IP or a pod may have several findings.
-fn acknowledge(core: &mut Core, what: &str, word: Option<Word>) -> Result<Document, AskError> {
+fn acknowledge(
+    core: &mut Core,
+    what: &str,
+    word: Option<AckRequest>,
+) -> Result<Document, AskError> {
     let mut open = core.ledger().findings(false);
     open.retain(|finding| finding.id.starts_with(what));
     let id = match open.as_slice() {

@@ -6,13 +6,13 @@ use std::sync::mpsc::SyncSender;
 
 use tokio::sync::oneshot;
 
-use crate::fact::{Door, Holder, NetnsRef, TaskKey};
+use crate::fact::{Holder, NetnsPath, NetnsRef, TaskKey};
 
 /// For the thread `netns`.
 pub(super) enum NetnsJob {
     Host,
-    Adopt { netns: NetnsRef, doors: Vec<Door>, neighbours: Vec<(u32, IpAddr)> },
-    Peers { netns: NetnsRef, doors: Vec<Door>, numbers: BTreeSet<i32> },
+    Adopt { netns: NetnsRef, doors: Vec<NetnsPath>, neighbours: Vec<(u32, IpAddr)> },
+    Peers { netns: NetnsRef, doors: Vec<NetnsPath>, numbers: BTreeSet<i32> },
     Orphans(Ask),
 }
 
@@ -45,15 +45,15 @@ pub(super) enum SearchJob {
 
 /// A search for orphaned TCP connections in these netns.
 pub(super) struct Ask {
-    pub(super) netns: Vec<(NetnsRef, Vec<Door>)>,
-    pub(super) answer: SyncSender<Vec<Told>>,
+    pub(super) netns: Vec<(NetnsRef, Vec<NetnsPath>)>,
+    pub(super) answer: SyncSender<Vec<SocketHolders>>,
 }
 
 /// The result for one netns.
-pub(super) enum Told {
-    These(Vec<Holder>),
+pub(super) enum SocketHolders {
+    Known(Vec<Holder>),
     /// No door opens this netns, or the kernel has no such query.
-    NoWayIn,
+    Unreachable,
     /// Could not be determined this time.
     Unknown,
 }

@@ -4,9 +4,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use super::jobs::{Ask, NetnsJob, Told};
+use super::jobs::{Ask, NetnsJob, SocketHolders};
 use crate::clock;
-use crate::fact::{Door, Fact, NetnsRef, Observation, Origin};
+use crate::fact::{Fact, NetnsPath, NetnsRef, Observation, Origin};
 use crate::sources::netlink::{AdoptError, Requests};
 
 /// How long one search may occupy the thread `netns`, in nanoseconds.
@@ -28,7 +28,7 @@ impl Ask {
         observe_only: bool,
     ) -> Result<Vec<Fact>, AdoptError> {
         if observe_only {
-            let answers = self.netns.iter().map(|_| Told::NoWayIn).collect();
+            let answers = self.netns.iter().map(|_| SocketHolders::Unreachable).collect();
             let _ = self.answer.try_send(answers);
             return Ok(Vec::new());
         }
@@ -39,12 +39,14 @@ impl Ask {
                 break;
             }
             answers.push(match requests.orphans(*netns, doors) {
-                Ok(holders) => Told::These(holders),
+                Ok(holders) => SocketHolders::Known(holders),
                 Err(error) if error.is_fatal() => return Err(error),
-                Err(AdoptError::Closed(_) | AdoptError::Mismatch { .. }) => Told::NoWayIn,
+                Err(AdoptError::Closed(_) | AdoptError::Mismatch { .. }) => {
+                    SocketHolders::Unreachable
+                }
                 Err(error) => {
                     tracing::debug!("{error}");
-                    Told::Unknown
+                    SocketHolders::Unknown
                 }
             });
         }
@@ -70,25 +72,25 @@ pub(super) fn add(
     let (answer, answers) = sync_channel(1);
     let asked = to.try_send(NetnsJob::Orphans(Ask { netns, answer })).is_ok();
     let mut told = if asked { wait(&answers) } else { Vec::new() };
-    told.resize_with(wanted.len(), || Told::Unknown);
+    told.resize_with(wanted.len(), || SocketHolders::Unknown);
     let ends =
         facts.iter().position(|fact| matches!(fact.what, Observation::HoldersSearched { .. }));
     let mut ends = facts.split_off(ends.unwrap_or(facts.len()));
     for (netns, told) in wanted.iter().zip(told) {
         match told {
-            Told::NoWayIn => {}
-            Told::These(holders) => facts.extend(holders.into_iter().map(|holder| Fact {
+            SocketHolders::Unreachable => {}
+            SocketHolders::Known(holders) => facts.extend(holders.into_iter().map(|holder| Fact {
                 at: clock::now(),
                 origin: Origin::Netlink,
                 what: Observation::Holder { netns: *netns, holder },
             })),
-            Told::Unknown => leave_open(&mut ends, netns),
+            SocketHolders::Unknown => leave_open(&mut ends, netns),
         }
     }
     facts.append(&mut ends);
 }
 
-fn wait(answers: &Receiver<Vec<Told>>) -> Vec<Told> {
+fn wait(answers: &Receiver<Vec<SocketHolders>>) -> Vec<SocketHolders> {
     answers.recv_timeout(PATIENCE).unwrap_or_default()
 }
 
@@ -103,17 +105,17 @@ fn leave_open(ends: &mut [Fact], of: &NetnsRef) {
 }
 
 /// Doors into a netns, made from what was found to hold it.
-fn doors(wanted: NetnsRef, beside: &[Fact], facts: &[Fact]) -> Vec<Door> {
+fn doors(wanted: NetnsRef, beside: &[Fact], facts: &[Fact]) -> Vec<NetnsPath> {
     let same = |netns: &NetnsRef| {
         (netns.cookie.is_some() && netns.cookie == wanted.cookie)
             || (netns.inode.is_some() && netns.inode == wanted.inode)
     };
     let door = |fact: &Fact| match &fact.what {
-        Observation::Holder { netns, holder } if same(netns) => Door::through(holder),
+        Observation::Holder { netns, holder } if same(netns) => NetnsPath::through(holder),
         _ => None,
     };
     let found = facts.iter().chain(beside).filter_map(door);
-    found.take(MOST_DOORS).chain([Door::Handle]).collect()
+    found.take(MOST_DOORS).chain([NetnsPath::Handle]).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, Kinds, NodeMap, Thresholds, Word};
+use crate::map::{CallHistory, Kinds, NodeMap, SandboxVerdict, Thresholds};
 use crate::remedy::{Command, Step, Text, said, text, value};
 
 /// Failures over this period count even if nothing of the sandbox is known to be left, in ns.
@@ -69,7 +69,7 @@ fn missing(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate
             && !entry.sandbox.host_network
             && *dead > seen
             && now.since(*dead) >= thresholds.leak_age
-            && matches!(map.word_on(&entry.sandbox.id), Word::Dead(_))
+            && matches!(map.verdict_on(&entry.sandbox.id), SandboxVerdict::Dead(_))
             && map.call_history(&entry.sandbox.id).is_none_or(|known| known.del.first.is_none())
             && map.reservations_for(&entry.sandbox.id).next().is_some()
     });

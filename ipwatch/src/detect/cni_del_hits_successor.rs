@@ -12,7 +12,7 @@ use crate::contract;
 use crate::fact::{BootNs, CniCommand};
 use crate::finding::{Candidate, Code, Evidence, Finding, Severity, Subject};
 use crate::map::{
-    Kinds, LateDel, LostWhat, Match, NetnsId, NodeMap, ReservationEntry, Thresholds, Word,
+    Kinds, LateDel, LostWhat, Match, NetnsId, NodeMap, ReservationEntry, SandboxVerdict, Thresholds,
 };
 use crate::remedy::{Command, Step, kubernetes, said, text, value};
 
@@ -32,7 +32,7 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
 fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     let successor = &*del.successor;
     if is_deleted(map, successor, now)
-        || !matches!(map.word_on(successor), Word::Lives | Word::NobodyToAsk)
+        || !matches!(map.verdict_on(successor), SandboxVerdict::Lives | SandboxVerdict::NobodyToAsk)
     {
         return None;
     }
@@ -146,10 +146,10 @@ pub(super) fn holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
         return false;
     };
     let netns = map.netns_of_sandbox(successor).map(|netns| netns.id);
-    let lives = match map.word_on(successor) {
-        Word::Lives | Word::Unknown(_) => true,
-        Word::NobodyToAsk => netns.is_some(),
-        Word::Dead(_) | Word::Gone(_) | Word::Denied(_) => false,
+    let lives = match map.verdict_on(successor) {
+        SandboxVerdict::Lives | SandboxVerdict::Unknown(_) => true,
+        SandboxVerdict::NobodyToAsk => netns.is_some(),
+        SandboxVerdict::Dead(_) | SandboxVerdict::Gone(_) | SandboxVerdict::Denied(_) => false,
     };
     let mut evidence = finding.evidence.iter();
     lives

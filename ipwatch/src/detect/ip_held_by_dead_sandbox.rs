@@ -8,7 +8,7 @@ use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, TaskEntry, Thresholds, Word};
+use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, SandboxVerdict, TaskEntry, Thresholds};
 use crate::remedy::{self, Command, Step, guard, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
@@ -38,11 +38,11 @@ struct Verdict<'a> {
 
 fn verdict<'a>(map: &'a NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Verdict<'a>> {
     let owner = netns.owner()?;
-    let (entry, since, from) = match map.word_on(&owner.sandbox) {
-        Word::Dead(entry) | Word::Gone(entry) => {
+    let (entry, since, from) = match map.verdict_on(&owner.sandbox) {
+        SandboxVerdict::Dead(entry) | SandboxVerdict::Gone(entry) => {
             (Some(entry), entry.dead?, entry.dead?.plus(thresholds.sandbox_grace))
         }
-        Word::Denied(first) if owner.kubelet => {
+        SandboxVerdict::Denied(first) if owner.kubelet => {
             (None, first.max(netns.first_seen), map.denied_from(netns, first, thresholds))
         }
         _ => return None,
@@ -147,9 +147,9 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
     let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));
     steps.extend(frozen.map(thaw));
-    match map.word_on(sandbox) {
+    match map.verdict_on(sandbox) {
         // A container that was started again and stopped on purpose is not removed with its data.
-        Word::Dead(entry) if entry.sandbox.runtime == "docker" => {
+        SandboxVerdict::Dead(entry) if entry.sandbox.runtime == "docker" => {
             let what = text!("Let docker clean up (a container that runs is refused)");
             let remove = Command::new("docker").own("rm").value(sandbox);
             steps.push(match evidence::still(map, netns) {
@@ -157,7 +157,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
                 None => evidence::by_its_client(what, Some("docker")),
             });
         }
-        Word::Dead(_) => {
+        SandboxVerdict::Dead(_) => {
             let what = text!("Let the runtime clean up");
             steps.push(evidence::remove_sandbox(map, what, is_found.clone(), sandbox));
             steps.push(Step::advice(text!(

@@ -12,8 +12,8 @@ use crate::contract;
 use crate::fact::{BootNs, store};
 use crate::finding::{Candidate, Code, Severity, Subject, finding_id};
 use crate::map::{
-    CallHistory, Kinds, Leak, LeakCause, NodeMap, RangeEntry, ReservationEntry, Thresholds, Usage,
-    Word,
+    CallHistory, Kinds, Leak, LeakCause, NodeMap, RangeEntry, ReservationEntry, SandboxVerdict,
+    Thresholds, Usage,
 };
 use crate::remedy::{Command, Part, Step, Text, host_local, kubernetes, said, text, value};
 
@@ -112,7 +112,7 @@ fn nobodys(candidate: &mut Candidate, members: &[Member<'_>]) {
 /// Whether the finding depends on more than a runtime's listing, or may change with the tasks of the container's netns.
 fn is_as_of_now(map: &NodeMap, entry: &ReservationEntry) -> bool {
     let Some(id) = entry.container_id.as_deref() else { return false };
-    !matches!(map.word_on(id), Word::Gone(_) | Word::Denied(_))
+    !matches!(map.verdict_on(id), SandboxVerdict::Gone(_) | SandboxVerdict::Denied(_))
         || map.netns_of_sandbox(id).is_some()
 }
 
@@ -190,9 +190,9 @@ fn words(cause: LeakCause) -> &'static str {
 
 /// When the leak was last observed: reports of runtimes are as old as their last listing.
 fn observed(map: &NodeMap, id: &str, from: BootNs, now: BootNs) -> Option<BootNs> {
-    let said = match map.word_on(id) {
-        Word::Gone(entry) => map.last_listed(&entry.sandbox.runtime)?,
-        Word::Denied(_) => map.all_listed()?,
+    let said = match map.verdict_on(id) {
+        SandboxVerdict::Gone(entry) => map.last_listed(&entry.sandbox.runtime)?,
+        SandboxVerdict::Denied(_) => map.all_listed()?,
         _ => now,
     };
     (said >= from).then_some(said)
@@ -231,9 +231,9 @@ fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
         said(&entry.key)
     );
     proof.tell(By::Named(&entry.store), entry.told, text);
-    match map.word_on(id) {
-        Word::Gone(sandbox) => proof.runtime(sandbox),
-        Word::Denied(_) => {
+    match map.verdict_on(id) {
+        SandboxVerdict::Gone(sandbox) => proof.runtime(sandbox),
+        SandboxVerdict::Denied(_) => {
             let runtimes: Vec<&str> = map.runtimes().collect();
             let text = format!(
                 "no runtime has {}; asked: {}",
@@ -242,7 +242,7 @@ fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
             );
             proof.tell(By::Runtime, *observed, text);
         }
-        Word::NobodyToAsk => {
+        SandboxVerdict::NobodyToAsk => {
             proof.tell(By::Runtime, *observed, "no runtime is there to ask");
         }
         _ => {}

@@ -8,7 +8,7 @@ use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Kinds, Netns, NodeMap, Thresholds, Word};
+use crate::map::{Kinds, Netns, NodeMap, SandboxVerdict, Thresholds};
 use crate::remedy::{Command, Step, connection, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
@@ -88,9 +88,9 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
     let mut proof = Proof::new(map);
     let idle = netns.idle_since().unwrap_or_default();
     let owner = netns.owner();
-    match owner.map(|owner| (owner, map.word_on(&owner.sandbox))) {
-        Some((_, Word::Gone(entry))) => proof.runtime(entry),
-        Some((owner, Word::Denied(_))) => {
+    match owner.map(|owner| (owner, map.verdict_on(&owner.sandbox))) {
+        Some((_, SandboxVerdict::Gone(entry))) => proof.runtime(entry),
+        Some((owner, SandboxVerdict::Denied(_))) => {
             let runtimes: Vec<&str> = map.runtimes().collect();
             let id = said(evidence::short(&owner.sandbox));
             let text =

@@ -50,7 +50,7 @@ const SIGKILL: u64 = 1 << 8;
 
 /// The map of a case. Its facts can be recorded, and replayed with other texts: see `hostile`.
 #[derive(Default)]
-struct Told(NodeMap, RefCell<Kept>);
+struct Recorded(NodeMap, RefCell<Kept>);
 
 /// How often changes are judged.
 #[derive(Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ struct Kept {
     steps: Steps,
 }
 
-impl Told {
+impl Recorded {
     fn apply(&mut self, fact: &Fact) {
         hostile::write(|| hostile::Line::Fact(Box::new(fact.clone())));
         self.0.apply(fact);
@@ -95,7 +95,7 @@ impl Told {
     }
 }
 
-impl std::ops::Deref for Told {
+impl std::ops::Deref for Recorded {
     type Target = NodeMap;
 
     fn deref(&self) -> &NodeMap {
@@ -103,13 +103,13 @@ impl std::ops::Deref for Told {
     }
 }
 
-impl std::ops::DerefMut for Told {
+impl std::ops::DerefMut for Recorded {
     fn deref_mut(&mut self) -> &mut NodeMap {
         &mut self.0
     }
 }
 
-fn detect(told: &Told, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
+fn detect(told: &Recorded, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
     hostile::write(|| hostile::Line::Detect(now, *thresholds));
     let found = super::detect(told, now, thresholds);
     told.keep(now, thresholds);
@@ -118,12 +118,12 @@ fn detect(told: &Told, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate> {
 }
 
 /// Facts at chosen times, in ms since the boot.
-struct Case(Told);
+struct Case(Recorded);
 
 impl Case {
     /// A node whose sources answer, with nothing on it.
     fn bare() -> Self {
-        let mut case = Self(Told::default());
+        let mut case = Self(Recorded::default());
         let boot = Boot {
             boot_id: "boot".into(),
             node: "node".into(),

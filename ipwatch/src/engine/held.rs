@@ -11,7 +11,7 @@ use crate::contract::{
 use crate::detect;
 use crate::fact::BootNs;
 use crate::finding::{Code, Finding};
-use crate::map::{Hold, Netns, Place};
+use crate::map::{Hold, Netns, StoreNetwork};
 use crate::remedy::said;
 
 /// What says that something in a netns cannot let go of its addresses.
@@ -21,7 +21,7 @@ impl Engine {
     /// Answers.
     #[must_use]
     pub fn held(&self, asked: &HeldQuestion, now: BootNs) -> Held {
-        let place = Place { store: &asked.store, network: &asked.network };
+        let place = StoreNetwork { store: &asked.store, network: &asked.network };
         let addresses = match asked.call {
             HeldCall::Add => self.held_on_add(asked, place, now),
             HeldCall::Del => self.held_on_del(asked, place, now),
@@ -45,7 +45,12 @@ impl Engine {
         Held { addresses, parked, usable: usable.map(|range| range.usage().usable) }
     }
 
-    fn held_on_add(&self, asked: &HeldQuestion, place: Place<'_>, now: BootNs) -> Vec<HeldAddress> {
+    fn held_on_add(
+        &self,
+        asked: &HeldQuestion,
+        place: StoreNetwork<'_>,
+        now: BootNs,
+    ) -> Vec<HeldAddress> {
         let hold = |ip| self.map.hold(place, ip, &asked.container, now);
         asked.ips.iter().map(|ip| self.of_hold(*ip, hold(*ip), now)).collect()
     }
@@ -61,7 +66,12 @@ impl Engine {
         }
     }
 
-    fn held_on_del(&self, asked: &HeldQuestion, place: Place<'_>, now: BootNs) -> Vec<HeldAddress> {
+    fn held_on_del(
+        &self,
+        asked: &HeldQuestion,
+        place: StoreNetwork<'_>,
+        now: BootNs,
+    ) -> Vec<HeldAddress> {
         let own = self.map.own_holds(place, &asked.container, asked.ifname.as_deref());
         own.map(|(ip, holders)| {
             let mut stuck = holders.into_iter().filter_map(|netns| {

@@ -4,7 +4,7 @@ use super::Holder;
 
 /// A way to get an fd of a netns, which is used and closed at once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Door {
+pub enum NetnsPath {
     /// The netns of a task: `/proc/PID/task/TID/ns/net`.
     Task {
         /// Process id.
@@ -37,7 +37,7 @@ pub enum Door {
     Handle,
 }
 
-impl Door {
+impl NetnsPath {
     /// The door that a holder provides, if any.
     #[must_use]
     pub fn through(holder: &Holder) -> Option<Self> {

@@ -15,7 +15,7 @@ use rustix::mount::UnmountFlags;
 
 use crate::clock;
 use crate::contract::{Address, Interface, Netns};
-use crate::fact::{BootNs, Door, Fact, Holder, Link, NetnsRef, Observation, Scope};
+use crate::fact::{BootNs, Fact, Holder, Link, NetnsPath, NetnsRef, Observation, Scope};
 use crate::remedy::said;
 use crate::sources::netlink::{AdoptError, Requests, remove_link};
 use crate::sources::procfs::{Proc, Search};
@@ -210,7 +210,7 @@ impl Node {
     }
 
     /// Reads a netns through one of these doors, or by the cookie that the daemon knows (Linux 6.18).
-    fn read(&mut self, inode: u32, doors: &[Door]) -> Result<Vec<Fact>, AdoptError> {
+    fn read(&mut self, inode: u32, doors: &[NetnsPath]) -> Result<Vec<Fact>, AdoptError> {
         let by_inode = NetnsRef::inode(inode);
         let closed = match self.requests.adopt(by_inode, doors, &[], true) {
             Err(error) if !error.is_fatal() => error,
@@ -220,11 +220,11 @@ impl Node {
         if cookie.is_none() {
             return Err(closed);
         }
-        self.requests.adopt(NetnsRef { cookie, ..by_inode }, &[Door::Handle], &[], true)
+        self.requests.adopt(NetnsRef { cookie, ..by_inode }, &[NetnsPath::Handle], &[], true)
     }
 
     /// The netns of the node but the host's, by inode, with the ways in.
-    fn all_netns(&self, until: BootNs) -> Result<BTreeMap<u32, Vec<Door>>, String> {
+    fn all_netns(&self, until: BootNs) -> Result<BTreeMap<u32, Vec<NetnsPath>>, String> {
         if clock::now() > until {
             return Err(LATE.to_owned());
         }
@@ -235,14 +235,14 @@ impl Node {
         if !whole || !are_all_complete(&mounts) {
             return Err("not every mount could be read".to_owned());
         }
-        let mut all: BTreeMap<u32, Vec<Door>> = BTreeMap::new();
+        let mut all: BTreeMap<u32, Vec<NetnsPath>> = BTreeMap::new();
         for fact in tasks.iter().chain(&mounts).chain(&others) {
             let (netns, door) = match &fact.what {
                 Observation::Task(task) => {
                     let (pid, tid) = (task.key.pid, task.key.tid);
-                    (task.netns, Some(Door::Task { pid, tid }))
+                    (task.netns, Some(NetnsPath::Task { pid, tid }))
                 }
-                Observation::Holder { netns, holder } => (*netns, Door::through(holder)),
+                Observation::Holder { netns, holder } => (*netns, NetnsPath::through(holder)),
                 _ => continue,
             };
             if let Some(inode) = netns.inode.filter(|inode| Some(*inode) != host.inode) {
@@ -261,7 +261,7 @@ impl Node {
             return Err("which netns it is is not known".to_owned());
         };
         let wanted = NetnsRef { cookie: netns.cookie, inode: Some(inode), nsid: None };
-        let door = [Door::Mount { pid: 1, path: path.to_owned() }];
+        let door = [NetnsPath::Mount { pid: 1, path: path.to_owned() }];
         // Compares its inode and, where the kernel tells one (5.14), its cookie.
         self.requests.adopt(wanted, &door, &[], true).map_err(|error| match error {
             AdoptError::Mismatch { .. } => {
@@ -373,10 +373,10 @@ fn unread(error: io::Error) -> String {
 /// Of the netns that did not open, those that are still there, with their ways in by now. An inode is given to the next netns
 /// at once (`ida_alloc`, lib/idr.c): one that no old way leads to is another one, and the old one has ended.
 fn of_these(
-    failed: &BTreeMap<u32, Vec<Door>>,
-    now: BTreeMap<u32, Vec<Door>>,
-) -> BTreeMap<u32, Vec<Door>> {
-    let is_same = |inode: &u32, now: &[Door]| {
+    failed: &BTreeMap<u32, Vec<NetnsPath>>,
+    now: BTreeMap<u32, Vec<NetnsPath>>,
+) -> BTreeMap<u32, Vec<NetnsPath>> {
+    let is_same = |inode: &u32, now: &[NetnsPath]| {
         failed.get(inode).is_some_and(|then| {
             then.is_empty() || now.is_empty() || then.iter().any(|door| now.contains(door))
         })

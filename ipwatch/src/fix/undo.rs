@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Undo {
     runs: Vec<Kept>,
     /// Of each item of [`Undo::fix`]: which run, its number there, and the name under which it is kept.
-    places: Vec<Place>,
+    places: Vec<KeptItem>,
     /// What would be restored.
     pub(crate) fix: Fix,
     /// Records that cannot be read.
@@ -32,7 +32,7 @@ pub(crate) struct Undo {
 }
 
 #[derive(Debug, Clone)]
-struct Place {
+struct KeptItem {
     run: usize,
     number: usize,
     kept: Option<String>,
@@ -102,18 +102,18 @@ fn changed<'a>(
             }
             _ => is_id(&item.finding, what) && only.is_empty(),
         };
-        let outcomes = lines.iter().filter_map(|line| match line {
+        let mut outcomes = lines.iter().filter_map(|line| match line {
             Line::Outcome { number: of, state, .. } if of == number => Some(*state),
             _ => None,
         });
         // Of a run that was killed only the intention is known: where the file lies tells.
-        let over = outcomes.last();
+        let over = outcomes.next_back();
         (is_meant && over != Some(FixState::Skipped)).then_some((line, over))
     })
 }
 
 /// What one run has changed and nobody has undone.
-fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(Place, FixItem)> {
+fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(KeptItem, FixItem)> {
     let mut found = Vec::new();
     for (line, over) in changed(lines, what, only) {
         let Line::Intent { number, item, kept, at } = line else { continue };
@@ -127,7 +127,7 @@ fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(Place
             item.why = Some("what was removed cannot be brought back: nothing used it".to_owned());
         }
         let (kept, at) = (kept.clone(), at.clone());
-        found.push((Place { run, number: *number, kept, at }, item));
+        found.push((KeptItem { run, number: *number, kept, at }, item));
     }
     found
 }
@@ -201,7 +201,7 @@ fn is_later(tenure: &Tenure, at: &str) -> bool {
 
 async fn one(
     item: &FixItem,
-    place: &Place,
+    place: &KeptItem,
     run: &Kept,
     daemon: &mut Option<&Client>,
 ) -> Result<Record, String> {
@@ -331,6 +331,7 @@ mod tests {
             to: to.map(str::to_owned),
             ended_by: None,
             times: None,
+            preexisting: false,
         };
         let at = "2026-01-02T03:10:00.000Z";
         for (to, later) in [

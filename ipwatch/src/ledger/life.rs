@@ -44,12 +44,12 @@ pub struct Record {
     pub finding: Finding,
     /// What was reported of it. Not stored: reset by a restart.
     #[serde(skip)]
-    told: Told,
+    pacing: Pacing,
 }
 
 /// Which changes of a finding were reported, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Told {
+struct Pacing {
     /// When delayed changes were last reported.
     at: Option<BootNs>,
     /// Number of delayed changes, and since when the first of them waits.
@@ -59,7 +59,7 @@ struct Told {
     pod: bool,
 }
 
-impl Told {
+impl Pacing {
     /// When delayed changes may be reported.
     fn due(&self) -> Option<BootNs> {
         let settled = self.since.plus(SETTLES);
@@ -73,7 +73,7 @@ impl Record {
     #[must_use]
     pub fn over(finding: Finding) -> Self {
         let (observed, seen) = (BootNs::default(), BootNs::default());
-        Self { observed, seen, finding, told: Told::default() }
+        Self { observed, seen, finding, pacing: Pacing::default() }
     }
 }
 
@@ -181,7 +181,7 @@ impl Life {
         let once = self.second_look;
         let due = pending
             .flat_map(|one| [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]);
-        let waiting = self.open.values().filter_map(|one| one.told.due());
+        let waiting = self.open.values().filter_map(|one| one.pacing.due());
         due.chain(waiting).filter(|due| *due > now).min()
     }
 
@@ -190,7 +190,7 @@ impl Life {
     pub fn is_at_rest(&self) -> bool {
         let rests = |one: &Record| {
             let ack = one.finding.acked.as_ref();
-            let waits = one.finding.status == Status::Pending || one.told.waiting > 0;
+            let waits = one.finding.status == Status::Pending || one.pacing.waiting > 0;
             !waits && ack.is_none_or(|ack| ack.until.is_none())
         };
         self.inherited.is_empty() && self.open.values().all(rests)
@@ -277,11 +277,11 @@ impl Life {
             .map(|(_, record)| record)
             .collect();
         gone.into_iter()
-            .map(|Record { mut finding, told, .. }| {
+            .map(|Record { mut finding, pacing, .. }| {
                 finding.status = Status::Resolved;
                 finding.resolved_at = Some(now.clone());
                 self.remember(finding.clone());
-                let held_back = told.waiting;
+                let held_back = pacing.waiting;
                 Change { held_back, ..Change::new(ChangeKind::Resolved, finding) }
             })
             .collect()
@@ -314,7 +314,7 @@ impl Life {
         let record = Record {
             observed: at,
             seen: at,
-            told: Told { pod: has_pod(&finding.subject), ..Told::default() },
+            pacing: Pacing { pod: has_pod(&finding.subject), ..Pacing::default() },
             finding: finding.clone(),
         };
         self.open.insert(id, record);
@@ -357,7 +357,7 @@ fn update(
     let stood = now.since(record.observed) >= second_look.saturating_mul(2);
     let fires = finding.status == Status::Pending && apart > 0 && (apart >= second_look || stood);
     let has_name = has_pod(&candidate.subject);
-    let named = has_name && !has_pod(&finding.subject) && !record.told.pod;
+    let named = has_name && !has_pod(&finding.subject) && !record.pacing.pod;
     let at_once =
         fires || named || finding.severity != candidate.severity || finding.caused_by != cause;
     let paced = finding.subject != candidate.subject
@@ -379,22 +379,22 @@ fn update(
     finding.steps = remediation.steps;
     finding.impact = candidate.impact.to_string();
     finding.caused_by = cause;
-    let told = &mut record.told;
-    told.pod |= has_name;
+    let pacing = &mut record.pacing;
+    pacing.pod |= has_name;
     if paced && !at_once {
-        if told.waiting == 0 {
-            told.since = now;
+        if pacing.waiting == 0 {
+            pacing.since = now;
         }
-        told.waiting = told.waiting.saturating_add(1);
+        pacing.waiting = pacing.waiting.saturating_add(1);
     }
     if !at_once {
-        if told.due().is_none_or(|due| due > now) {
+        if pacing.due().is_none_or(|due| due > now) {
             return None;
         }
-        told.at = Some(now);
+        pacing.at = Some(now);
     }
     // The newest delayed change is reported with this one.
-    let held_back = std::mem::take(&mut told.waiting).saturating_sub(u32::from(!at_once));
+    let held_back = std::mem::take(&mut pacing.waiting).saturating_sub(u32::from(!at_once));
     Some(Change { held_back, ..Change::new(ChangeKind::Updated, finding.clone()) })
 }
 

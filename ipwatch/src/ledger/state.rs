@@ -19,7 +19,7 @@ use crate::remedy::Daemon;
 
 /// An acknowledgement as it is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Word {
+pub struct AckRequest {
     /// Uid of the user who gives it.
     pub uid: u32,
     /// How long it is valid; `None`: until the finding ends.
@@ -145,9 +145,14 @@ impl Ledger {
 
     /// Acknowledges an open finding, for a time or until it ends; with `None` withdraws the acknowledgement. Returns
     /// the change, if any.
-    pub fn acknowledge(&mut self, id: &str, now: BootNs, ack: Option<Word>) -> Option<Change> {
+    pub fn acknowledge(
+        &mut self,
+        id: &str,
+        now: BootNs,
+        ack: Option<AckRequest>,
+    ) -> Option<Change> {
         let date = |after: u64| self.calendar.date(now.plus(after));
-        let ack = ack.map(|Word { uid, lasts, note }| Ack {
+        let ack = ack.map(|AckRequest { uid, lasts, note }| Ack {
             at: date(0),
             uid: Some(uid),
             until: lasts.map(|lasts| date(u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX / 4))),

@@ -26,8 +26,8 @@ pub use neighbour_conflict::{Conflict, Grounds as ConflictGrounds, Party};
 pub(super) use orphan_routes::hash_of;
 pub use orphan_routes::{OrphanRoute, is_pods};
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
+pub(super) use unanswered::{EntryContext, INCOMPLETE_OR_FAILED, PERMANENT};
 pub use unanswered::{Fixed, Unanswered};
-pub(super) use unanswered::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
 
 use super::NetnsId;
 use crate::fact::{BootNs, Neighbour};
@@ -74,7 +74,7 @@ impl Conflicts {
         &mut self,
         id: NetnsId,
         new: &Neighbour,
-        place: Place,
+        place: EntryContext,
         at: BootNs,
     ) {
         self.unanswered.told(id, new, place, at);

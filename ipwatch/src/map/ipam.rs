@@ -17,7 +17,7 @@ mod ranges;
 mod reservations;
 mod stores;
 
-pub use held::{Given, Hold, Place};
+pub use held::{Given, Hold, StoreNetwork};
 pub use leaks::{Leak, LeakCause, Leaked};
 pub(super) use mismatch::has;
 pub use mismatch::{Grounds, IpamMismatch, Match};

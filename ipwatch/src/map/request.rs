@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::fact::{Door, NetnsRef, TaskKey};
+use crate::fact::{NetnsPath, NetnsRef, TaskKey};
 
 /// One thing to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ pub enum Request {
         /// The names known so far. The opened netns must match every one of them.
         netns: NetnsRef,
         /// Ways in, the cheapest first.
-        doors: Vec<Door>,
+        doors: Vec<NetnsPath>,
         /// Device and IP of each known neighbour entry, to be looked up again.
         neighbours: Vec<(u32, IpAddr)>,
     },
@@ -29,7 +29,7 @@ pub enum Request {
         /// The names known so far, as for [`Request::Adopt`].
         netns: NetnsRef,
         /// Ways in, the cheapest first.
-        doors: Vec<Door>,
+        doors: Vec<NetnsPath>,
         /// The nsids to resolve, as numbered in this netns.
         numbers: BTreeSet<i32>,
     },

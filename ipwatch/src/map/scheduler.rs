@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::fact::{BootNs, Door, TaskKey};
+use crate::fact::{BootNs, NetnsPath, TaskKey};
 
 use super::openings::Openings;
 use super::queue::Queue;
@@ -478,7 +478,7 @@ impl NodeMap {
         self.scheduler.adopt.set(id, now.plus(ADOPT_UNANSWERED));
         let doors = self.doors(id);
         // The second try at a door that may not exist: only a search can find another.
-        if doors == [Door::Handle] && again {
+        if doors == [NetnsPath::Handle] && again {
             self.scheduler.search.hasten(id, now);
         }
         let neighbours = entry.neighbours();
@@ -532,12 +532,12 @@ impl NodeMap {
     }
 
     /// Ways into a netns, the cheapest first.
-    pub(super) fn doors(&self, id: NetnsId) -> Vec<Door> {
+    pub(super) fn doors(&self, id: NetnsId) -> Vec<NetnsPath> {
         const MAX_DOORS: usize = 8;
         let Some(entry) = self.netns(id) else { return Vec::new() };
-        let tasks = entry.tasks().map(|task| Door::Task { pid: task.pid, tid: task.tid });
-        let holders = entry.holders().filter_map(Door::through);
-        tasks.chain(holders).take(MAX_DOORS).chain([Door::Handle]).collect()
+        let tasks = entry.tasks().map(|task| NetnsPath::Task { pid: task.pid, tid: task.tid });
+        let holders = entry.holders().filter_map(NetnsPath::through);
+        tasks.chain(holders).take(MAX_DOORS).chain([NetnsPath::Handle]).collect()
     }
 
     fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Request>) {

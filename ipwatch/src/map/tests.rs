@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::request::Request;
 use super::*;
 use crate::contract::{HolderKind, Prefix, Selector};
-use crate::fact::Door;
+use crate::fact::NetnsPath;
 use crate::fact::{
     Address, AddressKey, Attachment, Holder, Life, Link, Look, NetnsRef, PodName, Presence,
     Sandbox, Sender, Task, TaskKey,
@@ -269,7 +269,7 @@ fn a_netns_is_opened_by_what_is_known_to_hold_it() {
     feed.tell(Observation::Task(task(10, full(7, 70, 3))));
     let wants = feed.wants(0);
     let Some(Request::Adopt { doors, .. }) = wants.first() else { panic!("{wants:?}") };
-    assert_eq!(doors[0], Door::Task { pid: 10, tid: 10 });
+    assert_eq!(doors[0], NetnsPath::Task { pid: 10, tid: 10 });
     let scope = Scope::Addresses { netns: full(7, 70, 3) };
     let began = feed.at;
     feed.tell(Observation::Ended { scope, began, complete: true });

@@ -36,10 +36,10 @@ pub(super) use endpoints::PODS;
 pub use endpoints::{EndpointEntry, MissingEndpoint, StaleEndpoint};
 pub use late_del::{LateDel, Lost, LostWhat};
 pub(super) use owner::mounts_of;
-pub use owner::{Owner, Told};
+pub use owner::{Certainty, Owner};
 pub use pods::{DeletedPod, PodEntry};
 pub(super) use proof::Proofs;
-pub use runtime::{ContainerEntry, SandboxEntry, Word};
+pub use runtime::{ContainerEntry, SandboxEntry, SandboxVerdict};
 pub(crate) use sandbox::strip_var;
 pub use unasked::Why;
 

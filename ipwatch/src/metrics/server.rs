@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::answer::Answerer;
 use super::{Listen, Question};
-use crate::http::accept::{Listen as Door, accept};
+use crate::http::accept::{Listen as NetnsPath, accept};
 use crate::http::bind::{self, Bound};
 use crate::http::seats::NoSeat;
 use crate::http::{self, Patience};
@@ -97,12 +97,12 @@ impl Default for Options {
 /// A bound listener, ready to serve.
 #[derive(Debug)]
 pub struct Server {
-    bound: Place,
+    bound: Listening,
     options: Options,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Listening {
     Tcp(std::net::TcpListener),
     Unix(Bound),
 }
@@ -121,9 +121,9 @@ impl Server {
                 };
                 let listener = std::net::TcpListener::bind(address).map_err(refused)?;
                 listener.set_nonblocking(true).map_err(refused)?;
-                Place::Tcp(listener)
+                Listening::Tcp(listener)
             }
-            Listen::Unix(path) => Place::Unix(Bound::new(path, bind::GROUP)?),
+            Listen::Unix(path) => Listening::Unix(Bound::new(path, bind::GROUP)?),
         };
         Ok(Self { bound, options: Options::default() })
     }
@@ -132,8 +132,8 @@ impl Server {
     #[cfg(test)]
     fn address(&self) -> Option<SocketAddr> {
         match &self.bound {
-            Place::Tcp(listener) => listener.local_addr().ok(),
-            Place::Unix(_) => None,
+            Listening::Tcp(listener) => listener.local_addr().ok(),
+            Listening::Unix(_) => None,
         }
     }
 
@@ -149,11 +149,11 @@ impl Server {
         let options = self.options;
         let answerer = Answerer { questions, refused: Arc::default(), patience: options.answer };
         let mut connections = match self.bound {
-            Place::Tcp(listener) => {
+            Listening::Tcp(listener) => {
                 let listener = TcpListener::from_std(listener)?;
                 serve_all(&listener, &answerer, options, shutdown).await
             }
-            Place::Unix(bound) => {
+            Listening::Unix(bound) => {
                 let listener = UnixListener::from_std(bound.listener.try_clone()?)?;
                 let connections = serve_all(&listener, &answerer, options, shutdown).await;
                 bound.remove();
@@ -175,7 +175,7 @@ async fn serve_all<L>(
     shutdown: impl Future<Output = ()>,
 ) -> JoinSet<()>
 where
-    L: Door,
+    L: NetnsPath,
     L::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let serve = |stream: L::Stream, seated: Result<(), NoSeat>| {

@@ -147,7 +147,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Inner {
     /// Firing findings, by id.
-    firing: BTreeMap<String, Told>,
+    firing: BTreeMap<String, Series>,
     told: u64,
     dropped: u64,
     failures: u64,
@@ -160,7 +160,7 @@ struct Inner {
 
 /// A finding that fires.
 #[derive(Debug)]
-struct Told {
+struct Series {
     note: Arc<Note>,
     /// When its Event is sent next.
     due: Instant,
@@ -195,7 +195,7 @@ impl Shared {
             }
             Slot::Vacant(_) if full => inner.dropped += 1,
             Slot::Vacant(free) => {
-                free.insert(Told { note: Arc::new(note), due: now, count: 0 });
+                free.insert(Series { note: Arc::new(note), due: now, count: 0 });
             }
         }
         drop(guard);

@@ -8,7 +8,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::errors::{Unconnected, chain, cut};
-use super::socket::Way;
+use super::socket::SocketPath;
 
 /// Why a call failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Refusal {
 }
 
 /// Connects. `queue`: number of requests that may wait for the connection.
-pub(super) async fn connect(way: &Way, queue: usize) -> Result<Channel, Unconnected> {
+pub(super) async fn connect(way: &SocketPath, queue: usize) -> Result<Channel, Unconnected> {
     let failed = |error: tonic::transport::Error| Unconnected::of(way.path(), &error);
     // The URI that tonic itself sends to a Unix socket (0.14, `Endpoint::new_uds`).
     let endpoint = Endpoint::from_static("http://tonic")
@@ -69,7 +69,7 @@ mod tests {
     async fn a_socket_without_a_listener_is_told_from_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
-        let way = |path: &Path| Way::new(path, "runtimes", &Readings::default());
+        let way = |path: &Path| SocketPath::new(path, "runtimes", &Readings::default());
         let missing = connect(&way(&path), 1).await.unwrap_err();
         assert_eq!(missing, Unconnected::Missing(path.display().to_string()));
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

@@ -34,7 +34,7 @@ struct Watched {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// Only because it is on the path to a missing directory.
-    Way,
+    Ancestor,
     /// For its entries.
     Followed,
     /// For its entries. It is itself an entry of a followed directory, whose watch reports its removal.
@@ -111,7 +111,7 @@ impl Watches {
         let mut below = directory;
         for above in directory.ancestors().skip(1) {
             let mask = WatchMask::CREATE | WatchMask::MOVED_TO;
-            if let Some(watch) = self.add(above, mask, Role::Way)? {
+            if let Some(watch) = self.add(above, mask, Role::Ancestor)? {
                 if let Some(watched) = self.watched.get_mut(&watch) {
                     watched.next.extend(below.file_name().map(ToOwned::to_owned));
                 }
@@ -144,7 +144,7 @@ impl Watches {
         };
         let new = || Watched { path: path.to_owned(), role, next: BTreeSet::new() };
         let watched = self.watched.entry(watch.clone()).or_insert_with(new);
-        if role != Role::Way {
+        if role != Role::Ancestor {
             (watched.role, watched.path) = (role, path.to_owned());
         }
         Ok(Some(watch))
@@ -170,7 +170,7 @@ impl Watches {
                     if watched.next.contains(name) {
                         tell(Event::Anew);
                     }
-                    if watched.role != Role::Way {
+                    if watched.role != Role::Ancestor {
                         let is_dir = event.mask.contains(EventMask::ISDIR);
                         tell(Event::Entry { directory: &watched.path, name, is_dir });
                     }

@@ -45,7 +45,7 @@ use crate::clock;
 use crate::fact::{Fact, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::Emit;
-use crate::sources::socket::Way;
+use crate::sources::socket::SocketPath;
 
 const SOURCE: &str = SourceName::Kubernetes.as_str();
 
@@ -184,7 +184,7 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
         follow(networks::Networks::default(), door, &emit);
     }
     let fallback = settings.fallback();
-    let fallback = fallback.map(|socket| Way::new(&socket, kubelet::SOURCE, readings));
+    let fallback = fallback.map(|socket| SocketPath::new(&socket, kubelet::SOURCE, readings));
     let pods = pods::Pods { node, calico: settings.calico };
     tokio::spawn(async move {
         match door {

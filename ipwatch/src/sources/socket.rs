@@ -18,7 +18,7 @@ use crate::reading::{self, Readings};
 
 /// A Unix socket by its path. Clones share the thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Way(Arc<Inner>);
+pub(crate) struct SocketPath(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -38,7 +38,7 @@ pub(crate) enum Paused {
     Early,
 }
 
-impl Way {
+impl SocketPath {
     pub(crate) fn new(path: &Path, source: &'static str, readings: &Readings) -> Self {
         let (path, readings) = (path.to_owned(), readings.clone());
         Self(Arc::new(Inner { path, source, readings, turn: Arc::default() }))
@@ -114,8 +114,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn way(path: &Path, readings: &Readings) -> Way {
-        Way::new(path, "runtimes", readings)
+    fn way(path: &Path, readings: &Readings) -> SocketPath {
+        SocketPath::new(path, "runtimes", readings)
     }
 
     /// On a thread that reads a pipe to which nothing is written.

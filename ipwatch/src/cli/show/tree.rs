@@ -23,7 +23,7 @@ const NARROWEST: usize = 24;
 pub(in crate::cli) fn render(addresses: &[Address], findings: &[Finding], view: View) -> String {
     let named = addresses.iter().flat_map(|address| &address.findings);
     let open = findings.iter().map(|finding| &finding.id);
-    let told = Told { findings, ids: ShortIds::new(open.chain(named).map(String::as_str)), view };
+    let told = Forest { findings, ids: ShortIds::new(open.chain(named).map(String::as_str)), view };
     let trees: Vec<String> =
         by_netns(addresses).iter().map(|group| draw(&told.netns(group), view)).collect();
     trees.join("\n")
@@ -65,13 +65,13 @@ impl Node {
 }
 
 /// What the lines are made from.
-struct Told<'a> {
+struct Forest<'a> {
     findings: &'a [Finding],
     ids: ShortIds,
     view: View,
 }
 
-impl Told<'_> {
+impl Forest<'_> {
     /// The tree of one netns.
     fn netns(&self, group: &[&Address]) -> Node {
         let Some(first) = group.first() else { return Node::default() };

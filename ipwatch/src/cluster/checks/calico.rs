@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::remedy::{BLOCKS, HANDLES, Kubectl};
-use crate::cluster::snapshot::{Block, CalicoAllocation, CalicoPool, Look, State};
+use crate::cluster::snapshot::{Block, CalicoAllocation, CalicoPool, Snapshot, State};
 use crate::contract::ClusterRange;
 use crate::finding::Severity;
 use crate::remedy::{Step, said, text, value};
@@ -21,7 +21,7 @@ const WITHOUT: &str = "pod-without-reservation";
 const POOLS: &str = "ippools.crd.projectcalico.org";
 
 pub(super) fn candidates(
-    look: &Look,
+    look: &Snapshot,
     living: &Living<'_>,
     kubectl: &Kubectl,
     all: &mut Vec<Candidate>,
@@ -46,7 +46,7 @@ fn range(pool: &CalicoPool) -> String {
 }
 
 fn leaked(
-    look: &Look,
+    look: &Snapshot,
     block: &Block,
     allocation: &CalicoAllocation,
     living: &Living<'_>,
@@ -97,7 +97,7 @@ fn check(kubectl: &Kubectl) -> Step {
 }
 
 /// Blocks of deleted nodes.
-fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
+fn orphaned(look: &Snapshot, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     let blocks = || look.blocks.items.iter().filter(|block| !block.deleted);
     // If Calico uses its own names for nodes, no block has the name of a node.
     let same_names = blocks()
@@ -138,7 +138,7 @@ fn orphaned(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<C
 }
 
 /// Handles without an allocation in any block.
-fn handles(look: &Look, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
+fn handles(look: &Snapshot, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     // Calico writes the handle before the block: both lists must be complete.
     if look.blocks.state != State::All || look.handles.state != State::All {
         return;
@@ -165,7 +165,7 @@ fn handles(look: &Look, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
 }
 
 /// Pods with an IP of a pool that is not allocated in any block.
-fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
+fn without(look: &Snapshot, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Candidate>) {
     if look.blocks.state != State::All || look.calico_pools.state != State::All {
         return;
     }
@@ -210,7 +210,7 @@ fn without(look: &Look, living: &Living<'_>, kubectl: &Kubectl, all: &mut Vec<Ca
 }
 
 /// The usage of each pool.
-pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
+pub(super) fn ranges(look: &Snapshot, told: &[Candidate]) -> Vec<ClusterRange> {
     let compared = look.pods.is_whole() && look.blocks.is_whole();
     (look.calico_pools.items.iter())
         .map(|pool| {

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use super::living::Living;
 use super::{Candidate, Certainty};
 use crate::cluster::remedy::Kubectl;
-use crate::cluster::snapshot::{Bounds, Look, Pod};
+use crate::cluster::snapshot::{Bounds, Pod, Snapshot};
 use crate::finding::Severity;
 use crate::prefix::Prefix;
 use crate::remedy::{Step, said, text};
@@ -24,7 +24,7 @@ const NAMED: usize = 16;
 const DEFINITIONS: &str = "network-attachment-definitions/";
 
 pub(super) fn candidates(
-    look: &Look,
+    look: &Snapshot,
     living: &Living<'_>,
     kubectl: &Kubectl,
     all: &mut Vec<Candidate>,
@@ -96,7 +96,7 @@ struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    fn new(look: &'a Look) -> Self {
+    fn new(look: &'a Snapshot) -> Self {
         let pools = look.pools.items.iter();
         let mut definitions: HashMap<&str, Vec<(&str, &Bounds)>> = HashMap::new();
         for (pool, bounds) in &look.bounds.items {

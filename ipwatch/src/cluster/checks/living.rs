@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use super::Certainty;
-use crate::cluster::snapshot::{Look, Pod};
+use crate::cluster::snapshot::{Pod, Snapshot};
 use crate::remedy::said;
 
 /// The pods of a look.
 pub(super) struct Living<'a> {
-    look: &'a Look,
+    look: &'a Snapshot,
     by_name: HashMap<(&'a str, &'a str), &'a Pod>,
     by_ip: HashMap<IpAddr, Vec<&'a Pod>>,
     /// Pods that have ended, by IP.
@@ -32,7 +32,7 @@ pub(super) enum Fate {
 }
 
 impl<'a> Living<'a> {
-    pub(super) fn new(look: &'a Look) -> Self {
+    pub(super) fn new(look: &'a Snapshot) -> Self {
         let pods = &look.pods.items;
         let mut by_ip: HashMap<IpAddr, Vec<&Pod>> = HashMap::new();
         for pod in pods.iter().filter(|pod| !pod.ended) {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::fixtures::{
-    Told, calico, calico_pod, commands, crashed, lines, overlapping, pod, pool,
+    Objects, calico, calico_pod, commands, crashed, lines, overlapping, pod, pool,
 };
 use crate::cluster::snapshot::{Listed, State};
 use crate::contract::Step;
@@ -298,7 +298,7 @@ fn every_command_asks_the_cluster_that_was_scanned() {
 
 #[test]
 fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
-    let of = |told: &Told| -> Vec<String> {
+    let of = |told: &Objects| -> Vec<String> {
         lines(&told.judged()).into_iter().filter(|line| line.contains(" 192.168.7.13 ")).collect()
     };
     // The pod asks Multus for networks, but its status annotation was overwritten.
@@ -307,7 +307,7 @@ fn an_allocation_that_names_nobody_may_be_of_one_of_whom_nothing_is_said() {
     let mut unsaid = pod("web-4", "node-1", "10.0.1.9", &[]);
     unsaid["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": "default/ipvlan"});
     told.pods.push(unsaid);
-    let asked = |told: &Told| -> usize {
+    let asked = |told: &Objects| -> usize {
         let cluster = told.judged();
         let steps = cluster.findings.iter().flat_map(|one| &one.remediation);
         steps.filter(|step| step.what.starts_with("only if none of them knows it: ")).count()

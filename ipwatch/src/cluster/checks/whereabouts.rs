@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::living::{Fate, Living};
 use super::{Candidate, Certainty, DOUBTFUL, LEAKED};
 use crate::cluster::remedy::{Kubectl, NAMED, OVERLAPPING, POOLS, sandbox};
-use crate::cluster::snapshot::{Allocation, Bounds, Look, Overlapping, Pod, Pool};
+use crate::cluster::snapshot::{Allocation, Bounds, Overlapping, Pod, Pool, Snapshot};
 use crate::contract::ClusterRange;
 use crate::fact::RangePart;
 use crate::finding::Severity;
@@ -22,7 +22,7 @@ const DEFINITIONS: &str = "network-attachment-definitions/";
 type ByName<'a> = HashMap<(&'a str, &'a str), &'a Overlapping>;
 
 pub(super) fn candidates(
-    look: &Look,
+    look: &Snapshot,
     living: &Living<'_>,
     kubectl: &Kubectl,
     all: &mut Vec<Candidate>,
@@ -58,7 +58,7 @@ fn overlapping_name(prefix: &str, ip: IpAddr) -> String {
 
 /// The prefixes that the names of a pool's overlapping reservations may have before the IP. A pool of a single node
 /// has the node in its name, but its reservations do not (whereabouts 0.9, pkg/storage/kubernetes, IPPoolName).
-fn prefixes<'a>(pool: &'a Pool, look: &'a Look) -> impl Iterator<Item = &'a str> {
+fn prefixes<'a>(pool: &'a Pool, look: &'a Snapshot) -> impl Iterator<Item = &'a str> {
     let starts = std::iter::once(0).chain(pool.prefix.match_indices('-').map(|(at, _)| at + 1));
     let without = starts.filter_map(|at| {
         let node = pool.prefix.get(at..)?.strip_suffix('-')?;
@@ -68,7 +68,7 @@ fn prefixes<'a>(pool: &'a Pool, look: &'a Look) -> impl Iterator<Item = &'a str>
 }
 
 /// The node of a pool that belongs to a single node.
-fn node_of<'a>(pool: &'a Pool, look: &'a Look) -> Option<&'a str> {
+fn node_of<'a>(pool: &'a Pool, look: &'a Snapshot) -> Option<&'a str> {
     let network = prefixes(pool, look).nth(1)?;
     pool.prefix.strip_prefix(network)?.strip_suffix('-')
 }
@@ -77,7 +77,7 @@ fn node_of<'a>(pool: &'a Pool, look: &'a Look) -> Option<&'a str> {
 fn overlapping_of<'a>(
     pool: &Pool,
     ip: IpAddr,
-    look: &Look,
+    look: &Snapshot,
     overlapping: &ByName<'a>,
 ) -> Option<&'a Overlapping> {
     prefixes(pool, look).find_map(|prefix| {
@@ -130,7 +130,7 @@ struct Holders<'a> {
     nodes: BTreeSet<&'a str>,
 }
 
-fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
+fn holders<'a>(pool: &Pool, look: &Snapshot, living: &Living<'a>) -> Holders<'a> {
     let mut holders = Holders::default();
     // Only allocations of old versions name no pod.
     if pool.allocations.iter().all(|one| split(one.podref.as_deref()).is_some()) {
@@ -157,7 +157,7 @@ fn holders<'a>(pool: &Pool, look: &Look, living: &Living<'a>) -> Holders<'a> {
 
 /// The context for all allocations of a pool.
 struct Case<'a> {
-    look: &'a Look,
+    look: &'a Snapshot,
     pool: &'a Pool,
     living: &'a Living<'a>,
     overlapping: &'a ByName<'a>,
@@ -288,7 +288,7 @@ fn of(pool: &Pool, allocation: &Allocation, code: &'static str, why: String) -> 
 /// Allocations of living pods without an overlapping reservation, so that another pool of an overlapping range may
 /// assign the IP; only if other allocations of the same pool have reservations.
 fn without_overlapping(
-    look: &Look,
+    look: &Snapshot,
     pool: &Pool,
     living: &Living<'_>,
     overlapping: &ByName<'_>,
@@ -326,7 +326,7 @@ struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    fn new(look: &'a Look, overlapping: &ByName<'_>) -> Self {
+    fn new(look: &'a Snapshot, overlapping: &ByName<'_>) -> Self {
         let mut entries = Self { named: HashSet::new(), of_nodes: HashMap::new() };
         for pool in &look.pools.items {
             let may_be_a_nodes = may_be_a_nodes(pool, look, overlapping);
@@ -355,7 +355,7 @@ impl<'a> Entries<'a> {
 }
 
 /// Whether the last part of a pool's name may be a deleted node instead of a network.
-fn may_be_a_nodes(pool: &Pool, look: &Look, overlapping: &ByName<'_>) -> bool {
+fn may_be_a_nodes(pool: &Pool, look: &Snapshot, overlapping: &ByName<'_>) -> bool {
     let is_networks = || {
         let own = |one: &Allocation| {
             let name = overlapping_name(&pool.prefix, one.ip);
@@ -368,7 +368,7 @@ fn may_be_a_nodes(pool: &Pool, look: &Look, overlapping: &ByName<'_>) -> bool {
 
 /// Overlapping reservations without an allocation in a pool.
 fn without_entry(
-    look: &Look,
+    look: &Snapshot,
     living: &Living<'_>,
     overlapping: &ByName<'_>,
     kubectl: &Kubectl,
@@ -445,7 +445,7 @@ fn ip_of(name: &str) -> Option<(&str, IpAddr)> {
 }
 
 /// Nodes that do not answer and keep allocations that nobody frees.
-fn silent_nodes(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
+fn silent_nodes(look: &Snapshot, living: &Living<'_>, all: &mut Vec<Candidate>) {
     if !living.is_known() {
         return;
     }
@@ -476,7 +476,7 @@ fn silent_nodes(look: &Look, living: &Living<'_>, all: &mut Vec<Candidate>) {
 }
 
 /// The usage of each pool.
-pub(super) fn ranges(look: &Look, told: &[Candidate]) -> Vec<ClusterRange> {
+pub(super) fn ranges(look: &Snapshot, told: &[Candidate]) -> Vec<ClusterRange> {
     let compared = look.pods.is_whole();
     (look.pools.items.iter())
         .map(|pool| {

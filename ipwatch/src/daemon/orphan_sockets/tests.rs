@@ -30,7 +30,7 @@ fn orphan() -> Holder {
 }
 
 /// Searches A and B, with a thread that answers `told()`; returns the facts in order.
-fn searched(told: impl FnOnce() -> Option<Vec<Told>> + Send + 'static) -> Vec<Fact> {
+fn searched(told: impl FnOnce() -> Option<Vec<SocketHolders>> + Send + 'static) -> Vec<Fact> {
     let (to, jobs) = sync_channel(1);
     let answering = std::thread::spawn(move || {
         let Ok(NetnsJob::Orphans(ask)) = jobs.recv() else { panic!("another job") };
@@ -56,7 +56,8 @@ fn complete(facts: &[Fact]) -> Vec<(NetnsRef, bool)> {
 
 #[test]
 fn orphans_are_told_before_the_end_of_the_search() {
-    let facts = searched(|| Some(vec![Told::NoWayIn, Told::These(vec![orphan()])]));
+    let facts =
+        searched(|| Some(vec![SocketHolders::Unreachable, SocketHolders::Known(vec![orphan()])]));
     let kinds: Vec<bool> =
         facts.iter().map(|fact| matches!(fact.what, Observation::HoldersSearched { .. })).collect();
     assert_eq!(kinds, [false, false, true, true]);
@@ -66,7 +67,7 @@ fn orphans_are_told_before_the_end_of_the_search() {
 
 #[test]
 fn what_was_not_asked_is_not_known() {
-    let facts = searched(|| Some(vec![Told::These(Vec::new())]));
+    let facts = searched(|| Some(vec![SocketHolders::Known(Vec::new())]));
     assert_eq!(complete(&facts), [(A, true), (B, false)]);
     assert_eq!(complete(&searched(|| None)), [(A, false), (B, false)]);
     let (to, _jobs) = sync_channel(0);
@@ -81,8 +82,8 @@ fn the_doors_are_what_was_found_and_the_handle() {
     // The other pass identifies a netns by its cookie.
     let beside = fact(Observation::Holder { netns: NetnsRef::cookie(1), holder: fd });
     let facts = [mount(A, "/a"), mount(B, "/b")];
-    let through = Door::Mount { pid: 9, path: "/a".to_owned() };
-    let expected = [through, Door::Fd { pid: 3, fd: 4 }, Door::Handle];
+    let through = NetnsPath::Mount { pid: 9, path: "/a".to_owned() };
+    let expected = [through, NetnsPath::Fd { pid: 3, fd: 4 }, NetnsPath::Handle];
     assert_eq!(doors(A, std::slice::from_ref(&beside), &facts), expected);
-    assert_eq!(doors(NetnsRef::nsid(1), &[beside], &facts), [Door::Handle]);
+    assert_eq!(doors(NetnsRef::nsid(1), &[beside], &facts), [NetnsPath::Handle]);
 }

@@ -6,11 +6,11 @@ use super::ipam::{NEW, SEEN, ip, reservation};
 use super::sandboxes::{ID, mount_of, other};
 use super::*;
 use crate::fact::{Attachment, CniCommand};
-use crate::map::{Given, Hold, Place};
+use crate::map::{Given, Hold, StoreNetwork};
 
 const THIRD: &str = "cc4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 const PARKED: &str = "ipwatch-parked-0f3c9a12-7-1";
-const PLACE: Place<'_> = Place { store: "host-local", network: "cbr0" };
+const PLACE: StoreNetwork<'_> = StoreNetwork { store: "host-local", network: "cbr0" };
 /// Another pod's netns, with the address of the first one on its device too.
 const NEXT: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(9) };
 
@@ -73,9 +73,9 @@ fn after_a_restart_the_runtimes_cache_tells() {
 fn another_network_and_a_device_that_leads_nowhere_do_not_count() {
     let mut case = Case::on_a_pair();
     case.release(2_000, 5);
-    let place = Place { network: "other", ..PLACE };
+    let place = StoreNetwork { network: "other", ..PLACE };
     assert!(matches!(case.0.hold(place, ip(5), NEW, BootNs(2_001 * MS)), Hold::Nobody));
-    let place = Place { store: "whereabouts", ..PLACE };
+    let place = StoreNetwork { store: "whereabouts", ..PLACE };
     assert!(!matches!(case.0.hold(place, ip(5), NEW, BootNs(2_001 * MS)), Hold::Still(..)));
     let mut apart = Case::reserved();
     apart.release(2_000, 5);

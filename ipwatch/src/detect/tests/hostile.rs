@@ -367,7 +367,7 @@ struct World {
 
 /// The results with replaced names.
 #[derive(Default)]
-struct Told {
+struct Outcome {
     /// Commands that contain an untrusted word.
     commands: Vec<(Code, Command)>,
     /// Lines that do not also appear with the original names.
@@ -376,7 +376,7 @@ struct Told {
     bare: BTreeSet<String>,
 }
 
-impl Told {
+impl Outcome {
     /// Checks that a shell runs the commands as intended, and nothing of the prose.
     #[track_caller]
     fn check(self) {
@@ -428,7 +428,7 @@ impl World {
 
     /// Replays a case with replaced names and compares the findings with the templates. Adds to `told` what a shell
     /// must check.
-    fn hold(&self, scene: &Scene, words: &BTreeMap<String, String>, told: &mut Told) {
+    fn hold(&self, scene: &Scene, words: &BTreeMap<String, String>, told: &mut Outcome) {
         let pairs: Vec<(&str, &str)> =
             words.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         for one in &play(&scene.tape, &self.typed, words) {
@@ -476,7 +476,7 @@ fn a_stranger_gets_one_word_and_no_option() {
     let world = World::new();
     let codes = &world.templates.codes;
     assert_eq!(codes.len(), Code::ALL.len(), "every detector has a case: {codes:?}");
-    let mut told = Told::default();
+    let mut told = Outcome::default();
     for scene in &world.scenes {
         for (at, way) in WAYS.iter().enumerate() {
             // All names at once, and some alone, because rejecting one name hides the others.
@@ -503,7 +503,7 @@ fn any_text_is_one_word_and_no_option() {
     let mut runner = TestRunner::new(config);
     // Every case in each run, with names of its own.
     let run = runner.run(&prop::collection::vec(any_text(), 512), |values| {
-        let mut told = Told::default();
+        let mut told = Outcome::default();
         let mut values = values.iter().cycle().cloned();
         for scene in &world.scenes {
             let words = scene.names.iter().cloned().zip(&mut values);

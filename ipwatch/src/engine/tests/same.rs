@@ -113,7 +113,7 @@ impl Twins {
         let id = self.ledger.open_findings().nth(pick % 3).map(|finding| finding.id.clone());
         let Some(id) = id else { return };
         let lasts = (!pick.is_multiple_of(4)).then_some(Duration::from_secs(pick as u64 % 7));
-        let word = (!pick.is_multiple_of(5)).then_some(Word { uid: 0, lasts, note: None });
+        let word = (!pick.is_multiple_of(5)).then_some(AckRequest { uid: 0, lasts, note: None });
         let one = self.engine.acknowledge(&id, self.now, word.clone());
         assert_eq!(one, self.ledger.acknowledge(&id, self.now, word));
     }

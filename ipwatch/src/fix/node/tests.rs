@@ -99,7 +99,7 @@ fn a_container_with_its_own_pids_is_not_the_node() {
 
 #[test]
 fn netns_that_ended_are_told_from_those_that_do_not_open() {
-    let task = |pid| Door::Task { pid, tid: pid };
+    let task = |pid| NetnsPath::Task { pid, tid: pid };
     let list = |all: &[(u32, &[u32])]| {
         let doors = |pids: &[u32]| pids.iter().map(|pid| task(*pid)).collect();
         all.iter().map(|(inode, pids)| (*inode, doors(pids))).collect::<BTreeMap<_, Vec<_>>>()

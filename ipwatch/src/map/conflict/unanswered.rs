@@ -69,7 +69,7 @@ pub(in crate::map) struct UnansweredEntries {
 
 /// What else is known about the reported entry.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::map) struct Place {
+pub(in crate::map) struct EntryContext {
     /// When it last answered.
     pub(in crate::map) confirmed: Option<BootNs>,
     /// The entry is in the host's netns.
@@ -89,8 +89,14 @@ impl Unanswered {
 }
 
 impl UnansweredEntries {
-    pub(in crate::map) fn told(&mut self, id: NetnsId, new: &Neighbour, place: Place, at: BootNs) {
-        let Place { confirmed, host, dumped } = place;
+    pub(in crate::map) fn told(
+        &mut self,
+        id: NetnsId,
+        new: &Neighbour,
+        place: EntryContext,
+        at: BootNs,
+    ) {
+        let EntryContext { confirmed, host, dumped } = place;
         let key = (id, new.ifindex, new.ip);
         if is_silent(new.state) {
             self.silent_again(key, new.state, dumped, confirmed, at);

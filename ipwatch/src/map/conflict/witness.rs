@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::fact::cgroup::{attribution, session_user};
 use crate::fact::{BootNs, store};
 
-use crate::map::{Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry, Told};
+use crate::map::{Certainty, Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry};
 
 /// The store whose networks are those of the CNI configurations.
 const CONFIGURED: &str = store::HOST_LOCAL;
@@ -28,7 +28,7 @@ impl NodeMap {
     pub fn has_witness_of(&self, netns: &Netns, ip: IpAddr) -> bool {
         self.has_witness(netns)
             || self.reservations_of(ip).any(|entry| {
-                let elsewhere = |id: &str| self.has_other_netns(id, netns.id, Told::ByCgroup);
+                let elsewhere = |id: &str| self.has_other_netns(id, netns.id, Certainty::ByCgroup);
                 self.store_counts(&entry.store)
                     && self.belongs(netns, entry) != Match::Other
                     && !entry.container_id.as_deref().is_some_and(elsewhere)
@@ -44,11 +44,11 @@ impl NodeMap {
     /// Whether a netns is a container's by the report of a runtime, the CNI result cache, the path where root mounted
     /// it, or the cgroup of its tasks. A user can name cgroups freely, but only within the user's own session.
     fn is_a_containers(&self, netns: &Netns) -> bool {
-        let Some(owner) = netns.owner().filter(|owner| owner.told != Told::ByIp) else {
+        let Some(owner) = netns.owner().filter(|owner| owner.certainty != Certainty::ByIp) else {
             return false;
         };
         let id = &owner.sandbox;
-        let known = owner.told == Told::Surely
+        let known = owner.certainty == Certainty::Proven
             || self.sandbox(id).is_some()
             || self.container(id).is_some()
             || self.attachment_of(id).is_some();

@@ -4,7 +4,7 @@
 //! Nothing else counts. A netns that merely has the address, be it a stranger's, a user's, or that of a pod which may
 //! configure what it likes, was given it by no store, and delays nobody. Three things prove that a sandbox was given it:
 //! the store let go of its reservation, the store still has it, or the runtime's cached result of its ADD names it. All
-//! are written by root. That a netns is this sandbox's must be known by more than the address itself ([`Told::ByIp`]).
+//! are written by root. That a netns is this sandbox's must be known by more than the address itself ([`Certainty::ByIp`]).
 //! And it must hang on a device of the node: an address that no longer can be reached from there disturbs nobody.
 
 use std::net::IpAddr;
@@ -23,14 +23,14 @@ const NAMED_BY_CNI: &str = store::HOST_LOCAL;
 
 /// A network of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct StoreNetwork<'a> {
     /// The store.
     pub store: &'a str,
     /// The network.
     pub network: &'a str,
 }
 
-impl Place<'_> {
+impl StoreNetwork<'_> {
     fn has(self, entry: &ReservationEntry) -> bool {
         *entry.store == *self.store
             && (self.store != NAMED_BY_CNI || *entry.network == *self.network)
@@ -77,7 +77,13 @@ impl NodeMap {
     /// Whether an address that a store has just handed to `container` is still held by the one that it was given to
     /// before.
     #[must_use]
-    pub fn hold(&self, place: Place<'_>, ip: IpAddr, container: &str, now: BootNs) -> Hold<'_> {
+    pub fn hold(
+        &self,
+        place: StoreNetwork<'_>,
+        ip: IpAddr,
+        container: &str,
+        now: BootNs,
+    ) -> Hold<'_> {
         let mut leaving = None;
         for holder in self.holders_of(ip) {
             if !container.is_empty() && self.is_of_container(holder, container) == Match::Same {
@@ -125,7 +131,7 @@ impl NodeMap {
     /// What is reserved for a container in a network, each address with every netns of that container that has it.
     pub fn own_holds<'a>(
         &'a self,
-        place: Place<'a>,
+        place: StoreNetwork<'a>,
         container: &str,
         ifname: Option<&'a str>,
     ) -> impl Iterator<Item = (IpAddr, Vec<&'a Netns>)> {
@@ -152,7 +158,7 @@ impl NodeMap {
     fn given_to<'a>(
         &'a self,
         holder: &'a Netns,
-        place: Place<'_>,
+        place: StoreNetwork<'_>,
         ip: IpAddr,
         container: &str,
     ) -> Option<(Given, &'a str)> {

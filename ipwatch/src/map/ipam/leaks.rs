@@ -16,7 +16,7 @@ use crate::map::workload::HUNG;
 use crate::map::workload::Proofs;
 use crate::map::workload::Why;
 use crate::map::workload::strip_var;
-use crate::map::{Kinds, NodeMap, RangeEntry, ReservationEntry, Thresholds, Word};
+use crate::map::{Kinds, NodeMap, RangeEntry, ReservationEntry, SandboxVerdict, Thresholds};
 
 /// Above this number of reservations without a container, not all are reviewed each time a runtime reports something.
 const MANY: usize = 512;
@@ -102,7 +102,7 @@ impl Leaked<'_> {
 }
 
 /// Store and network.
-type Place = (Arc<str>, Arc<str>);
+type NetworkKey = (Arc<str>, Arc<str>);
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Leaks {
@@ -118,7 +118,7 @@ pub(in crate::map) struct Leaks {
     waiting: BTreeSet<(BootNs, u32)>,
     /// Entries of `gone` that count; `places` has them by store and network.
     due: BTreeSet<(BootNs, u32)>,
-    places: BTreeMap<Place, BTreeSet<(BootNs, u32)>>,
+    places: BTreeMap<NetworkKey, BTreeSet<(BootNs, u32)>>,
     /// To be reviewed first: something was reported about them.
     fresh: BTreeSet<u32>,
     /// To be reviewed in turn.
@@ -321,40 +321,40 @@ impl NodeMap {
         if netns.any(|id| self.netns(id).is_some()) || self.has_mount_of(id, mounted) {
             return None;
         }
-        let word = self.word_on(id);
+        let word = self.verdict_on(id);
         let gone = match word {
-            Word::Gone(sandbox) => sandbox.gone.unwrap_or_default(),
-            Word::Denied(first) => first,
+            SandboxVerdict::Gone(sandbox) => sandbox.gone.unwrap_or_default(),
+            SandboxVerdict::Denied(first) => first,
             _ => BootNs::default(),
         };
         let gone = entry.bereft.unwrap_or_default().max(gone);
         let uid = entry.pod.as_deref().and_then(|pod| pod.uid.as_deref());
         let shorten = |proofs| grace(&entry.store, proofs, thresholds);
         let grace = match word {
-            Word::Gone(_) | Word::Denied(_) => {
+            SandboxVerdict::Gone(_) | SandboxVerdict::Denied(_) => {
                 self.proven_grace((id, uid), gone, entry.bereft.is_some(), shorten)
             }
             _ => shorten(Proofs::default()),
         };
         let quick = self.surely_gone_from(entry, grace, thresholds);
         let from = match word {
-            Word::Lives | Word::Dead(_) => None,
-            Word::Gone(_) => Some(gone.plus(grace)),
+            SandboxVerdict::Lives | SandboxVerdict::Dead(_) => None,
+            SandboxVerdict::Gone(_) => Some(gone.plus(grace)),
             // This node cannot judge another node's container.
-            Word::Denied(_)
+            SandboxVerdict::Denied(_)
                 if quick.is_none() && is_of_the_cluster(&entry.store) && !self.is_ours(id) =>
             {
                 None
             }
-            Word::Denied(first) => {
+            SandboxVerdict::Denied(first) => {
                 let aged = || self.made(entry).plus(thresholds.leak_age);
                 let went = self.ipam.leaks.went.get(&slot).map(|at| at.plus(grace));
                 Some(quick.unwrap_or_else(aged).max(first).max(went.unwrap_or_default()))
             }
-            Word::NobodyToAsk => quick,
+            SandboxVerdict::NobodyToAsk => quick,
             // The runtimes that exist answer and have no pods: the kubelet's runtime may be another.
-            Word::Unknown(Why::NoPods) => quick.filter(|_| self.runtimes_answer()),
-            Word::Unknown(_) => None,
+            SandboxVerdict::Unknown(Why::NoPods) => quick.filter(|_| self.runtimes_answer()),
+            SandboxVerdict::Unknown(_) => None,
         }?;
         let from = from.max(self.after_calls(id, grace));
         let Some(history) = self.call_history(id) else { return Some(from) };

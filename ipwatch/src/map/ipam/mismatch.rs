@@ -13,7 +13,7 @@ use crate::fact::cgroup::{attribution, session_user};
 use crate::map::workload::HUNG;
 use crate::map::workload::mounts_of;
 use crate::map::workload::strip_var;
-use crate::map::{CallEntry, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry, Told};
+use crate::map::{CallEntry, Certainty, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 pub(super) const SETTLE: u64 = 300_000_000;
@@ -113,7 +113,7 @@ impl NodeMap {
         }
         // An owner guessed by its IP is only a guess, and an id that is not a known sandbox's may be one of its
         // containers.
-        let known = owner.filter(|owner| owner.told != Told::ByIp);
+        let known = owner.filter(|owner| owner.certainty != Certainty::ByIp);
         match known.filter(|owner| self.is_sandbox(&owner.sandbox)) {
             Some(_) => Match::Other,
             None => Match::Unknown,
@@ -141,10 +141,10 @@ impl NodeMap {
                     session_user(path).is_some() == is_users && attribution(path).is_some()
                 })
             };
-        let by_name = netns.owner().is_some_and(|owner| match owner.told {
-            Told::ByIp => true,
-            Told::ByCgroup => has(true) && !has(false),
-            Told::Surely => false,
+        let by_name = netns.owner().is_some_and(|owner| match owner.certainty {
+            Certainty::ByIp => true,
+            Certainty::ByCgroup => has(true) && !has(false),
+            Certainty::Proven => false,
         });
         by_name && !entry.container_id.as_deref().is_some_and(|id| self.shows(netns, id))
     }
@@ -199,7 +199,7 @@ impl NodeMap {
         if let Some(name) = self.network_of(netns, ip) {
             return networks.find(|(_, network)| *network == name);
         }
-        netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        netns.owner().filter(|owner| owner.certainty != Certainty::ByIp)?;
         let link = self.link_below(netns, ip)?;
         networks.find(|(store, network)| {
             self.has_member(store, network, netns.id, |other, ip| {
@@ -233,7 +233,7 @@ impl NodeMap {
 
     /// The network by which a netns has this IP, as its sandbox's cached result says.
     pub(super) fn network_of(&self, netns: &Netns, ip: IpAddr) -> Option<&str> {
-        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let owner = netns.owner().filter(|owner| owner.certainty != Certainty::ByIp)?;
         let own = self.workload.attachments_of(&owner.sandbox);
         let mut with_ip = own.filter(|known| known.ips.iter().any(|(own, _)| *own == ip));
         with_ip.next().map(|known| &*known.network)

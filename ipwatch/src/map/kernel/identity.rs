@@ -9,7 +9,7 @@ use std::fmt;
 
 use crate::fact::{BootNs, NetnsRef};
 
-use crate::map::{Kinds, Netns, NodeMap, Table, Told};
+use crate::map::{Certainty, Kinds, Netns, NodeMap, Table};
 
 /// A netns within one run of the map. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -345,7 +345,8 @@ impl NodeMap {
             self.ipam.touch(key.local);
         }
         // An owner guessed by the IP may be the IP's next holder.
-        if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.told != Told::ByIp) {
+        if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.certainty != Certainty::ByIp)
+        {
             self.bereave(&owner.sandbox, at);
         }
         for task in entry.tasks.keys() {

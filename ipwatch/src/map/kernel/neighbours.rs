@@ -6,7 +6,7 @@ use crate::fact::{BootNs, Mac, Neighbour, NetnsRef, Origin};
 
 use super::fittings::Fitting;
 use super::tombstones::Tombstone;
-use crate::map::conflict::{INCOMPLETE_OR_FAILED, PERMANENT, Place};
+use crate::map::conflict::{EntryContext, INCOMPLETE_OR_FAILED, PERMANENT};
 use crate::map::{NetnsId, NodeMap};
 
 /// Maximum number of neighbours of one netns; those with the oldest reports are dropped first. The kernel's own limit
@@ -111,7 +111,7 @@ impl NodeMap {
         }
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let confirmed = entry.neighbours.get(&key).and_then(|known| known.confirmed);
-        self.conflict.neighbour_told(id, new, Place { confirmed, host, dumped }, at);
+        self.conflict.neighbour_told(id, new, EntryContext { confirmed, host, dumped }, at);
         self.hear_neighbour(id, new, before.as_ref(), at, (origin == Origin::Probe, dumped));
         if before.is_none_or(|before| (before.mac, before.state) != (new.mac, new.state)) {
             self.kernel.news.changed(id, new.ifindex, new.ip);

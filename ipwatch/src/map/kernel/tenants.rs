@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::map::workload::Told;
+use crate::map::workload::Certainty;
 use crate::map::{Netns, NetnsId, Table};
 
 /// Whose a netns is, for the sharing of room. In the order in which room is kept: the last ones give first.
@@ -39,7 +39,7 @@ impl Netns {
     }
 
     pub(super) fn tenant(&self) -> Tenant {
-        if self.owner.as_ref().is_some_and(|owner| owner.told == Told::Surely) {
+        if self.owner.as_ref().is_some_and(|owner| owner.certainty == Certainty::Proven) {
             return Tenant::Pod(self.id);
         }
         match self.user {

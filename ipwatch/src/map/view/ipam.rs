@@ -9,7 +9,7 @@ use crate::fact::{BootNs, PodName, SourceName};
 
 use super::netns::interface_view;
 use crate::map::{Grounds, Match, RangeEntry, UnreadableEntry};
-use crate::map::{Netns, NodeMap, ReservationEntry, Thresholds, Word};
+use crate::map::{Netns, NodeMap, ReservationEntry, SandboxVerdict, Thresholds};
 
 /// Maximum number of holders listed for one IP.
 pub(in crate::map) const LISTED: usize = 16;
@@ -118,7 +118,7 @@ impl NodeMap {
         let pod = entry.pod.as_deref().cloned().or_else(|| self.pod_of(id?));
         let since = entry.since.and_then(|since| u64::try_from(since).ok());
         let told = id.and_then(|id| self.sandbox_told(id)?.1);
-        let runtime = id.and_then(|id| word(self.word_on(id)));
+        let runtime = id.and_then(|id| word(self.verdict_on(id)));
         IpamEntry {
             ip: entry.ip,
             store: entry.store.to_string(),
@@ -147,7 +147,10 @@ impl NodeMap {
                 Match::Same => {
                     let id = entry.container_id.as_deref();
                     let dead = id.is_some_and(|id| {
-                        matches!(self.word_on(id), Word::Dead(_) | Word::Gone(_))
+                        matches!(
+                            self.verdict_on(id),
+                            SandboxVerdict::Dead(_) | SandboxVerdict::Gone(_)
+                        )
                     });
                     return Some(if dead { "leaked" } else { "yes" });
                 }
@@ -215,13 +218,13 @@ fn pod_view(pod: PodName) -> contract::Pod {
     }
 }
 
-fn word(word: Word<'_>) -> Option<&'static str> {
+fn word(word: SandboxVerdict<'_>) -> Option<&'static str> {
     match word {
-        Word::Lives => Some("alive"),
-        Word::Dead(_) => Some("dead"),
-        Word::Gone(_) => Some("gone"),
-        Word::Denied(_) => Some("denied"),
-        Word::NobodyToAsk => Some("nobody"),
-        Word::Unknown(_) => None,
+        SandboxVerdict::Lives => Some("alive"),
+        SandboxVerdict::Dead(_) => Some("dead"),
+        SandboxVerdict::Gone(_) => Some("gone"),
+        SandboxVerdict::Denied(_) => Some("denied"),
+        SandboxVerdict::NobodyToAsk => Some("nobody"),
+        SandboxVerdict::Unknown(_) => None,
     }
 }

@@ -14,7 +14,7 @@ use crate::remedy::said;
 
 use self::index::Index;
 use crate::map::conflict::hash_of;
-use crate::map::{Netns, NodeMap, SandboxEntry, Thresholds, Told, Word};
+use crate::map::{Certainty, Netns, NodeMap, SandboxEntry, SandboxVerdict, Thresholds};
 
 /// Maximum number of endpoints, of all datastores.
 const MOST: usize = 4096;
@@ -72,14 +72,14 @@ pub struct StaleEndpoint<'a> {
 }
 
 /// Store and key.
-type Place = (String, String);
+type EndpointKey = (String, String);
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Endpoints {
-    all: BTreeMap<Place, EndpointEntry>,
+    all: BTreeMap<EndpointKey, EndpointEntry>,
     /// The endpoints of a pod, by namespace and name.
-    by_pod: BTreeMap<(String, String), Vec<Place>>,
-    lost: BTreeMap<Place, (EndpointEntry, BootNs)>,
+    by_pod: BTreeMap<(String, String), Vec<EndpointKey>>,
+    lost: BTreeMap<EndpointKey, (EndpointEntry, BootNs)>,
     /// The datastores that report endpoints.
     stores: BTreeMap<String, Datastore>,
     /// Whether there were more endpoints than [`MOST`].
@@ -100,7 +100,7 @@ struct Datastore {
 }
 
 impl Endpoints {
-    fn remove(&mut self, place: &Place) -> Option<EndpointEntry> {
+    fn remove(&mut self, place: &EndpointKey) -> Option<EndpointEntry> {
         let entry = self.all.remove(place)?;
         let pod = (entry.endpoint.namespace.clone(), entry.endpoint.pod.clone());
         if let Some(places) = self.by_pod.get_mut(&pod) {
@@ -112,7 +112,7 @@ impl Endpoints {
         Some(entry)
     }
 
-    fn remember(&mut self, place: Place, entry: EndpointEntry, at: BootNs) {
+    fn remember(&mut self, place: EndpointKey, entry: EndpointEntry, at: BootNs) {
         if self.lost.len() >= MOST_LOST && !self.lost.contains_key(&place) {
             let oldest = self.lost.iter().min_by_key(|(_, (_, at))| *at);
             if let Some(oldest) = oldest.map(|(place, _)| place.clone()) {
@@ -125,7 +125,7 @@ impl Endpoints {
     /// The endpoints of a pod in a datastore.
     fn of<'a>(&'a self, store: &str, pod: &PodName) -> impl Iterator<Item = &'a EndpointEntry> {
         let places = self.by_pod.get(&(pod.namespace.clone(), pod.name.clone()));
-        let own: Vec<&Place> =
+        let own: Vec<&EndpointKey> =
             places.into_iter().flatten().filter(|place| place.0 == store).collect();
         own.into_iter().filter_map(|place| self.all.get(place))
     }
@@ -213,7 +213,7 @@ impl NodeMap {
             .all
             .iter()
             .filter(|((own, _), entry)| own == store && entry.told < began);
-        let missed: Vec<Place> = missed.map(|(place, _)| place.clone()).collect();
+        let missed: Vec<EndpointKey> = missed.map(|(place, _)| place.clone()).collect();
         for (store, key) in missed {
             self.drop_endpoint(&store, &key, began);
         }
@@ -320,7 +320,7 @@ impl NodeMap {
         let id = &sandbox.sandbox.id;
         let pod = sandbox.sandbox.pod.as_ref()?;
         let other = self.workload.endpoints.of(store, pod).next();
-        if !matches!(self.word_on(id), Word::Lives)
+        if !matches!(self.verdict_on(id), SandboxVerdict::Lives)
             || !is_only(sandbox, index.sandboxes(&pod.namespace, &pod.name))
             || self.is_to_go(id, pod)
             || (store == PODS && !self.is_in_api(pod))
@@ -328,7 +328,7 @@ impl NodeMap {
             return None;
         }
         let netns = self.netns_of_sandbox(id).filter(|netns| {
-            let sure = netns.owner().is_some_and(|owner| owner.told != Told::ByIp);
+            let sure = netns.owner().is_some_and(|owner| owner.certainty != Certainty::ByIp);
             sure && netns.dying.is_none() && netns.routable().next().is_some()
         })?;
         let (device, made) = self.calico_device(netns, pod, index)?;
@@ -413,9 +413,9 @@ impl NodeMap {
         thresholds: &Thresholds,
     ) -> Option<StaleEndpoint<'a>> {
         let id = entry.endpoint.container.as_deref()?;
-        let gone = match self.word_on(id) {
-            Word::Gone(sandbox) => sandbox.gone?,
-            Word::Denied(since) if self.is_ours(id) => since,
+        let gone = match self.verdict_on(id) {
+            SandboxVerdict::Gone(sandbox) => sandbox.gone?,
+            SandboxVerdict::Denied(since) if self.is_ours(id) => since,
             _ => return None,
         };
         let Endpoint { namespace, pod, device, .. } = &entry.endpoint;

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, CniCall, CniCommand, Endpoint, PodName, TaskKey};
 
-use crate::map::{CallEnd, NetnsId, NodeMap, ReservationEntry, Word};
+use crate::map::{CallEnd, NetnsId, NodeMap, ReservationEntry, SandboxVerdict};
 
 /// Maximum number of late DELs.
 const MOST: usize = 256;
@@ -168,7 +168,10 @@ impl NodeMap {
             other.container_id != old
                 && same(&other.pod)
                 && made.is_none_or(|made| other.made.is_some_and(|newer| newer > made))
-                && !matches!(self.word_on(&other.container_id), Word::Dead(_) | Word::Gone(_))
+                && !matches!(
+                    self.verdict_on(&other.container_id),
+                    SandboxVerdict::Dead(_) | SandboxVerdict::Gone(_)
+                )
                 && self.workload.owners.netns_of(&other.container_id).next().is_some()
         });
         found.map(|attachment| attachment.container_id.clone())

@@ -10,7 +10,7 @@ use crate::fact::{BootNs, Holder, Life};
 
 use super::calls::HUNG;
 use super::proof::Proofs;
-use super::runtime::Word;
+use super::runtime::SandboxVerdict;
 use super::sandbox::strip_var;
 use crate::fact::cgroup::{attribution, is_nested};
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
@@ -21,7 +21,7 @@ pub struct Owner {
     /// The sandbox's container id.
     pub sandbox: String,
     /// The evidence.
-    pub told: Told,
+    pub certainty: Certainty,
     /// Whether a kubelet on this node requested the sandbox, so that its runtime must know it. Other sandboxes (of a
     /// build, or of a cluster in a container) cannot be judged here.
     pub kubelet: bool,
@@ -29,13 +29,13 @@ pub struct Owner {
 
 /// The evidence for the owner of a netns, the weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Told {
+pub enum Certainty {
     /// A cached result has its IP: good for a name, no proof of anything.
     ByIp,
     /// Processes of the sandbox's containers are in it.
     ByCgroup,
     /// The sandbox's first process is in it, or it is mounted at the sandbox's path.
-    Surely,
+    Proven,
 }
 
 /// Netns whose owner must be determined.
@@ -115,7 +115,9 @@ impl NodeMap {
         let signs = self.signs();
         let open = |entry: &&Netns| {
             !entry.host
-                && !entry.owner().is_some_and(|owner| owner.told == Told::Surely && owner.kubelet)
+                && !entry
+                    .owner()
+                    .is_some_and(|owner| owner.certainty == Certainty::Proven && owner.kubelet)
         };
         let found: Vec<(NetnsId, Option<Owner>)> = if all {
             let entries = self.all_netns().filter(open);
@@ -174,47 +176,56 @@ impl NodeMap {
         };
         let path = || mounts_of(entry).find_map(at);
         match pid.copied().or_else(path) {
-            Some(id) => Some(self.owned(id, Told::Surely, false)),
+            Some(id) => Some(self.owned(id, Certainty::Proven, false)),
             None => self.guess_owner(entry),
         }
     }
 
-    fn owned(&self, sandbox: &str, told: Told, kubelet: bool) -> Owner {
-        Owner { kubelet: kubelet || self.is_kubelets(sandbox), sandbox: sandbox.to_owned(), told }
+    fn owned(&self, sandbox: &str, certainty: Certainty, kubelet: bool) -> Owner {
+        Owner {
+            kubelet: kubelet || self.is_kubelets(sandbox),
+            sandbox: sandbox.to_owned(),
+            certainty,
+        }
     }
 
     /// Former certain evidence is better than a guess, and a guess better than nothing.
     fn guess_owner(&self, entry: &Netns) -> Option<Owner> {
         let sure = |known: &&Owner| {
-            known.told == Told::Surely && !self.is_another_mounted(entry, &known.sandbox)
+            known.certainty == Certainty::Proven && !self.is_another_mounted(entry, &known.sandbox)
         };
         if let Some(known) = entry.owner().filter(sure) {
-            return Some(self.owned(&known.sandbox, known.told, known.kubelet));
+            return Some(self.owned(&known.sandbox, known.certainty, known.kubelet));
         }
         let before = entry.owner().filter(|known| !self.is_anothers(entry, &known.sandbox));
         self.owner_by_cgroup(entry)
-            .map(|(id, kubelet)| self.owned(&id, Told::ByCgroup, kubelet))
-            .or_else(|| before.filter(|known| known.told == Told::ByCgroup).cloned())
+            .map(|(id, kubelet)| self.owned(&id, Certainty::ByCgroup, kubelet))
+            .or_else(|| before.filter(|known| known.certainty == Certainty::ByCgroup).cloned())
             .or_else(|| {
                 let attachment = self.attachment_by_place(entry.id, None)?;
-                let told = Told::ByIp;
-                Some(self.owned(&attachment.container_id, told, attachment.pod.is_some()))
+                let certainty = Certainty::ByIp;
+                Some(self.owned(&attachment.container_id, certainty, attachment.pod.is_some()))
             })
             .or_else(|| before.cloned())
     }
 
     /// Whether a sandbox certainly does not own this netns: a runtime makes one netns for each.
     fn is_anothers(&self, entry: &Netns, sandbox: &str) -> bool {
-        self.has_other_netns(sandbox, entry.id, Told::Surely)
+        self.has_other_netns(sandbox, entry.id, Certainty::Proven)
             || self.is_mounted_elsewhere(entry, sandbox)
     }
 
     /// Whether a sandbox is known, by evidence of at least `by`, to have another netns.
-    pub(in crate::map) fn has_other_netns(&self, sandbox: &str, id: NetnsId, by: Told) -> bool {
+    pub(in crate::map) fn has_other_netns(
+        &self,
+        sandbox: &str,
+        id: NetnsId,
+        by: Certainty,
+    ) -> bool {
         let mut others = self.workload.owners.netns_of(sandbox).filter(|other| *other != id);
         others.any(|other| {
             let owner = self.netns(other).and_then(Netns::owner);
-            owner.is_some_and(|owner| owner.told >= by)
+            owner.is_some_and(|owner| owner.certainty >= by)
         })
     }
 
@@ -285,7 +296,7 @@ impl NodeMap {
         self.recount(id);
         self.refit(id);
         if let Some(owner) = owner {
-            if owner.told == Told::Surely {
+            if owner.certainty == Certainty::Proven {
                 self.scheduler.vouched(id, self.now);
                 let others: Vec<NetnsId> = self.workload.owners.netns_of(&owner.sandbox).collect();
                 self.workload.owners.some.extend(others);
@@ -298,7 +309,9 @@ impl NodeMap {
     fn find_strangers(&mut self) {
         let runtimes = &self.workload.runtimes;
         let strange = |owner: &Owner| {
-            owner.kubelet && owner.told != Told::ByIp && runtimes.sandbox(&owner.sandbox).is_none()
+            owner.kubelet
+                && owner.certainty != Certainty::ByIp
+                && runtimes.sandbox(&owner.sandbox).is_none()
         };
         let strangers = self
             .kernel
@@ -316,8 +329,10 @@ impl NodeMap {
     pub(in crate::map) fn denied(&self, thresholds: &Thresholds) -> Vec<(NetnsId, BootNs)> {
         let since = |id: &NetnsId| {
             let entry = self.netns(*id)?;
-            match self.word_on(&entry.owner()?.sandbox) {
-                Word::Denied(first) => Some((*id, self.denied_from(entry, first, thresholds))),
+            match self.verdict_on(&entry.owner()?.sandbox) {
+                SandboxVerdict::Denied(first) => {
+                    Some((*id, self.denied_from(entry, first, thresholds)))
+                }
                 _ => None,
             }
         };
@@ -338,10 +353,10 @@ impl NodeMap {
     /// by every runtime, or old if there is no runtime to ask.
     #[must_use]
     pub fn leaked_from(&self, entry: &Netns, thresholds: &Thresholds) -> Option<BootNs> {
-        let owner = entry.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let owner = entry.owner().filter(|owner| owner.certainty != Certainty::ByIp)?;
         let idle = entry.idle_since()?;
-        match self.word_on(&owner.sandbox) {
-            Word::Gone(sandbox) => {
+        match self.verdict_on(&owner.sandbox) {
+            SandboxVerdict::Gone(sandbox) => {
                 let gone = idle.max(sandbox.gone.unwrap_or_default());
                 // Without an IP nothing is urgent, and dockerd takes half a minute (`gcPeriod` of its netns files).
                 let shorten = |proofs: Proofs| proofs.shorten(thresholds.sandbox_grace);
@@ -354,10 +369,10 @@ impl NodeMap {
                 };
                 Some(gone.plus(grace).max(self.after_calls(&owner.sandbox, grace)))
             }
-            Word::Denied(first) if owner.kubelet => {
+            SandboxVerdict::Denied(first) if owner.kubelet => {
                 Some(self.denied_from(entry, first, thresholds).max(idle))
             }
-            Word::NobodyToAsk if owner.kubelet => {
+            SandboxVerdict::NobodyToAsk if owner.kubelet => {
                 Some(self.ready(entry).plus(thresholds.leak_age).max(idle))
             }
             _ => None,

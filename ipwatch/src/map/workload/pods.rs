@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, Pod, SourceName};
 
-use crate::map::{Netns, NetnsId, NodeMap, SandboxEntry, Thresholds, Told};
+use crate::map::{Certainty, Netns, NetnsId, NodeMap, SandboxEntry, Thresholds};
 
 /// Maximum number of pods, including removed ones. A node runs some hundred.
 const MAX_PODS: usize = 4096;
@@ -203,7 +203,7 @@ impl NodeMap {
         thresholds: &Thresholds,
     ) -> Option<DeletedPod<'_>> {
         let netns = self.netns(netns).filter(|netns| !netns.host && netns.dying.is_none())?;
-        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let owner = netns.owner().filter(|owner| owner.certainty != Certainty::ByIp)?;
         let sandbox = self.sandbox(&owner.sandbox).filter(|entry| entry.gone.is_none())?;
         if sandbox.sandbox.host_network || !self.runtime_answers(&sandbox.sandbox.runtime) {
             return None;

@@ -10,7 +10,7 @@ use crate::fact::{BootNs, Container, Life, PodName, Sandbox, Source, SourceName,
 use super::crash_loop;
 use super::unasked::Why;
 use crate::map::request::Request;
-use crate::map::{Kinds, Netns, NodeMap, Thresholds, Tick, Told};
+use crate::map::{Certainty, Kinds, Netns, NodeMap, Thresholds, Tick};
 
 /// Maximum number of sandboxes, and of containers, including removed ones.
 const MAX_ENTRIES: usize = 16_384;
@@ -57,10 +57,10 @@ pub struct ContainerEntry {
 }
 
 /// State of the sandbox that a netns was made for, according to the runtimes. Only its owner can prove it dead
-/// ([`Word::Dead`], [`Word::Gone`]); the denial of other runtimes is proof only if no further runtime can own it
+/// ([`SandboxVerdict::Dead`], [`SandboxVerdict::Gone`]); the denial of other runtimes is proof only if no further runtime can own it
 /// (`unasked`).
 #[derive(Debug, Clone, Copy)]
-pub enum Word<'a> {
+pub enum SandboxVerdict<'a> {
     /// It lives, or is being made.
     Lives,
     /// It is dead; its runtime still has it.
@@ -260,7 +260,7 @@ impl NodeMap {
 
     /// When the sandbox of a netns was made, as reported by its runtime. Nothing in the netns is older.
     pub(in crate::map) fn sandbox_made(&self, netns: &Netns) -> Option<BootNs> {
-        let owner = netns.owner().filter(|owner| owner.told != Told::ByIp)?;
+        let owner = netns.owner().filter(|owner| owner.certainty != Certainty::ByIp)?;
         self.made_at(&self.workload.runtimes.sandbox(&owner.sandbox)?.sandbox)?.ok()
     }
 
@@ -409,7 +409,9 @@ impl NodeMap {
         self.all_dead().flat_map(|entry| {
             let claimed = self.workload.owners.netns_of(&entry.sandbox.id);
             let netns = claimed.filter_map(|id| self.netns(id));
-            let sure = |netns: &&Netns| netns.owner().is_some_and(|owner| owner.told != Told::ByIp);
+            let sure = |netns: &&Netns| {
+                netns.owner().is_some_and(|owner| owner.certainty != Certainty::ByIp)
+            };
             netns.filter(sure).map(move |netns| (entry, netns))
         })
     }
@@ -454,34 +456,38 @@ impl NodeMap {
 
     /// State of the sandbox that a netns was made for, according to the runtimes.
     #[must_use]
-    pub fn word_on(&self, sandbox: &str) -> Word<'_> {
+    pub fn verdict_on(&self, sandbox: &str) -> SandboxVerdict<'_> {
         if let Some(entry) = self.workload.runtimes.sandboxes.get(sandbox) {
             return match (self.runtime_answers(&entry.sandbox.runtime), entry.gone, entry.dead) {
-                (false, ..) => Word::Unknown(Why::Silent),
-                (_, Some(_), _) => Word::Gone(entry),
-                (_, _, Some(_)) => Word::Dead(entry),
-                _ => Word::Lives,
+                (false, ..) => SandboxVerdict::Unknown(Why::Silent),
+                (_, Some(_), _) => SandboxVerdict::Gone(entry),
+                (_, _, Some(_)) => SandboxVerdict::Dead(entry),
+                _ => SandboxVerdict::Lives,
             };
         }
         if let Some(why) = self.doubt_about(sandbox) {
-            return Word::Unknown(why);
+            return SandboxVerdict::Unknown(why);
         }
         let listed = &self.workload.runtimes.listed;
         if listed.is_empty() {
             // This source is reported only if no runtime was found.
             let none = self.has_source(SourceName::Runtime);
-            return if none { Word::NobodyToAsk } else { Word::Unknown(Why::Silent) };
+            return if none {
+                SandboxVerdict::NobodyToAsk
+            } else {
+                SandboxVerdict::Unknown(Why::Silent)
+            };
         }
         // A runtime that has never had a pod may not be the kubelet's: for example Docker, beside a kubelet's runtime
         // that is not queried.
         if !listed.values().any(|listed| listed.pods) {
-            return Word::Unknown(Why::NoPods);
+            return SandboxVerdict::Unknown(Why::NoPods);
         }
         let since =
             listed.iter().map(|(name, listed)| listed.first.filter(|_| self.runtime_answers(name)));
         let since: Option<Vec<BootNs>> = since.collect();
         let since = since.and_then(|since| since.into_iter().max());
-        since.map_or(Word::Unknown(Why::Silent), Word::Denied)
+        since.map_or(SandboxVerdict::Unknown(Why::Silent), SandboxVerdict::Denied)
     }
 
     /// Requests to runtimes: a second listing if one reports something dead that the kernel still has.

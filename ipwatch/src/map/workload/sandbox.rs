@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use crate::contract::{Container, Pod};
 use crate::fact::{Attachment, TaskKey};
 
-use super::owner::{Told, mounts_of};
+use super::owner::{Certainty, mounts_of};
 use crate::fact::cgroup::attribution;
 use crate::map::{NetnsId, NodeMap, SandboxEntry};
 
@@ -156,7 +156,7 @@ impl NodeMap {
             // A result that names another mounted netns is not about this one.
             let elsewhere = attachment.netns_path.is_some() && !paths.is_empty();
             // Nor is the result of a sandbox whose netns is known: the next pod may have its IP by now.
-            let known = |sandbox: &str| self.has_other_netns(sandbox, id, Told::ByCgroup);
+            let known = |sandbox: &str| self.has_other_netns(sandbox, id, Certainty::ByCgroup);
             let elsewhere = elsewhere || known(&attachment.container_id);
             !elsewhere && attachment.ips.iter().any(|(ip, _)| ips.contains(ip))
         });

@@ -4,11 +4,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::route::{Place, Route};
+use super::route::{Endpoint, Route};
 use super::{NAME, OtlpError};
 use crate::dial::{self, Io, Tls};
 use crate::reading::Readings;
-use crate::sources::socket::{Paused, Way};
+use crate::sources::socket::{Paused, SocketPath};
 
 /// How to connect.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(super) struct Dial {
 /// The Unix sockets of the routes. Signals with the same socket share its [`Way`].
 pub(super) struct Ways {
     readings: Readings,
-    known: Vec<Way>,
+    known: Vec<SocketPath>,
 }
 
 impl Ways {
@@ -28,11 +28,11 @@ impl Ways {
         Self { readings: readings.clone(), known: Vec::new() }
     }
 
-    fn to(&mut self, path: &Path) -> Way {
+    fn to(&mut self, path: &Path) -> SocketPath {
         if let Some(way) = self.known.iter().find(|way| way.path() == path) {
             return way.clone();
         }
-        let way = Way::new(path, NAME, &self.readings);
+        let way = SocketPath::new(path, NAME, &self.readings);
         self.known.push(way.clone());
         way
     }
@@ -41,13 +41,13 @@ impl Ways {
 #[derive(Clone)]
 enum To {
     Tcp(String, u16),
-    Unix(Way),
+    Unix(SocketPath),
 }
 
 impl Dial {
     pub(super) fn new(route: &Route, ways: &mut Ways) -> Result<Self, OtlpError> {
-        let tls = match (&route.tls, &route.target.place) {
-            (Some(config), Place::Tcp(host, _)) => {
+        let tls = match (&route.tls, &route.target.endpoint) {
+            (Some(config), Endpoint::Tcp(host, _)) => {
                 let wrong = |_| OtlpError::Endpoint {
                     endpoint: route.target.url.clone(),
                     why: format!("{host:?} is no name that a certificate can bear"),
@@ -56,9 +56,9 @@ impl Dial {
             }
             _ => None,
         };
-        let to = match &route.target.place {
-            Place::Tcp(host, port) => To::Tcp(host.clone(), *port),
-            Place::Unix(path) => To::Unix(ways.to(path)),
+        let to = match &route.target.endpoint {
+            Endpoint::Tcp(host, port) => To::Tcp(host.clone(), *port),
+            Endpoint::Unix(path) => To::Unix(ways.to(path)),
         };
         Ok(Self { to, tls })
     }

@@ -120,7 +120,7 @@ impl fmt::Debug for Route {
 
 /// The address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Tcp(String, u16),
     Unix(PathBuf),
 }
@@ -130,7 +130,7 @@ pub(super) enum Place {
 pub(super) struct Target {
     /// As written, for messages.
     pub(super) url: String,
-    pub(super) place: Place,
+    pub(super) endpoint: Endpoint,
     pub(super) secure: bool,
     /// `host:port`, for the request's authority.
     pub(super) authority: String,
@@ -183,7 +183,7 @@ impl Target {
         let own = uri.path_and_query().map_or("/", |path| path.as_str());
         Ok(Self {
             url: endpoint.to_owned(),
-            place: Place::Tcp(host.to_owned(), port),
+            endpoint: Endpoint::Tcp(host.to_owned(), port),
             secure,
             authority: authority.to_string(),
             path: path.map_or_else(
@@ -196,7 +196,7 @@ impl Target {
     fn unix(socket: &str, path: Option<&str>) -> Option<Self> {
         socket.starts_with('/').then(|| Self {
             url: format!("unix://{socket}"),
-            place: Place::Unix(socket.into()),
+            endpoint: Endpoint::Unix(socket.into()),
             secure: false,
             authority: "localhost".to_owned(),
             path: format!("/{}", path.unwrap_or_default()),

@@ -60,10 +60,10 @@ pub(super) enum Refusal {
 /// A client of the collector. It connects when there is something to send.
 pub(super) struct Transport {
     route: Route,
-    way: Way,
+    way: Client,
 }
 
-enum Way {
+enum Client {
     Grpc(Box<Grpc>),
     Http(Box<Http>),
 }
@@ -72,8 +72,8 @@ impl Transport {
     /// Must be called within a tokio runtime.
     pub(super) fn new(route: Route, ways: &mut Ways) -> Result<Self, OtlpError> {
         let way = match route.protocol {
-            Protocol::Grpc => Way::Grpc(Box::new(Grpc::new(&route, ways)?)),
-            Protocol::Http => Way::Http(Box::new(Http::new(&route, ways)?)),
+            Protocol::Grpc => Client::Grpc(Box::new(Grpc::new(&route, ways)?)),
+            Protocol::Http => Client::Http(Box::new(Http::new(&route, ways)?)),
         };
         Ok(Self { route, way })
     }
@@ -85,8 +85,8 @@ impl Transport {
     /// Waits before the next attempt.
     pub(super) async fn pause(&self, pause: Duration) -> Paused {
         let dial = match &self.way {
-            Way::Grpc(grpc) => &grpc.dial,
-            Way::Http(http) => http.dial(),
+            Client::Grpc(grpc) => &grpc.dial,
+            Client::Http(http) => http.dial(),
         };
         dial.pause(pause).await
     }
@@ -95,8 +95,8 @@ impl Transport {
     pub(super) async fn send(&mut self, payload: &Payload) -> Result<Taken, Refusal> {
         let answer = async {
             match &mut self.way {
-                Way::Grpc(grpc) => grpc.send(payload).await,
-                Way::Http(http) => http.send(payload).await,
+                Client::Grpc(grpc) => grpc.send(payload).await,
+                Client::Http(http) => http.send(payload).await,
             }
         };
         match tokio::time::timeout(self.route.timeout, answer).await {
@@ -104,8 +104,8 @@ impl Transport {
             Err(_) => {
                 // Abandon the connection to a collector that hangs, with whatever is still queued on it.
                 match &mut self.way {
-                    Way::Grpc(grpc) => grpc.channel = grpc.fresh(),
-                    Way::Http(http) => http.hang_up(),
+                    Client::Grpc(grpc) => grpc.channel = grpc.fresh(),
+                    Client::Http(http) => http.hang_up(),
                 }
                 Err(Refusal::Later(format!("no answer within {:?}", self.route.timeout)))
             }

@@ -33,7 +33,7 @@ const PAUSE: u64 = 5_000_000_000;
 #[derive(Default)]
 pub(in crate::sources) struct Blocks {
     node: String,
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, Reported>,
     /// During a list: the blocks that it has contained so far.
     listed: Option<BTreeSet<String>>,
     followed: usize,
@@ -47,7 +47,7 @@ pub(in crate::sources) struct Blocks {
 
 /// What was reported of a block, and how many of its entries could not be parsed.
 #[derive(Default)]
-struct Told {
+struct Reported {
     own: BTreeMap<u32, Reservation>,
     wrong: usize,
     /// As in [`fact::Block`].
@@ -93,9 +93,9 @@ impl Blocks {
             if all {
                 out.extend(before.own.values().cloned().map(Observation::Reservation));
             }
-            return self.keep(key, Told { wrong: 1, taken, ..before });
+            return self.keep(key, Reported { wrong: 1, taken, ..before });
         };
-        let mut now = Told { own: BTreeMap::new(), wrong: block.wrong, first, taken };
+        let mut now = Reported { own: BTreeMap::new(), wrong: block.wrong, first, taken };
         let slots: &[Slot] = if block.deleted { &[] } else { &block.slots };
         for (ordinal, slot) in (0_u32..).zip(slots) {
             let reservation = match slot {
@@ -123,13 +123,13 @@ impl Blocks {
         }
     }
 
-    fn keep(&mut self, key: &str, told: Told) {
+    fn keep(&mut self, key: &str, told: Reported) {
         self.followed += told.own.len();
         self.wrong += told.wrong;
         self.told.insert(key.to_owned(), told);
     }
 
-    fn forget(&mut self, key: &str) -> Told {
+    fn forget(&mut self, key: &str) -> Reported {
         let told = self.told.remove(key).unwrap_or_default();
         self.followed -= told.own.len();
         self.wrong -= told.wrong;

@@ -17,16 +17,16 @@ const MOST: usize = 1024;
 /// What was reported of each pool, by key.
 #[derive(Default)]
 pub(in crate::sources) struct Pools {
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, Reported>,
     /// During a list: what it has contained so far.
-    listed: Option<BTreeMap<String, Told>>,
+    listed: Option<BTreeMap<String, Reported>>,
     /// Number of pools beyond the limit, since the last list began.
     beyond: usize,
 }
 
 /// The range of a pool. If the pool cannot be parsed, its former range.
 #[derive(Default)]
-struct Told {
+struct Reported {
     range: Option<Range>,
     wrong: bool,
 }
@@ -35,10 +35,10 @@ impl Pools {
     /// Handles the current state of a pool. `name`: its name for people.
     fn pool(&mut self, key: &str, name: &str, pool: Option<Pool>, out: &mut Vec<Observation>) {
         let told = match pool {
-            Some(pool) => Told { range: range(name, &pool), wrong: false },
+            Some(pool) => Reported { range: range(name, &pool), wrong: false },
             None => {
                 let before = self.told.get(key).and_then(|told| told.range.clone());
-                Told { range: before, wrong: true }
+                Reported { range: before, wrong: true }
             }
         };
         let into = self.listed.as_mut().unwrap_or(&mut self.told);

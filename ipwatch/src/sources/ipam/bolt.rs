@@ -100,10 +100,11 @@ impl Snapshot {
         &'a self,
         mut each: impl FnMut(&Entry<'_, 'a>) -> Result<(), Trouble>,
     ) -> Result<(), Trouble> {
-        let walked = walk::walk(&self.bytes, &self.meta, |entry| each(entry).map_err(Stop::Told));
+        let walked =
+            walk::walk(&self.bytes, &self.meta, |entry| each(entry).map_err(Stop::Aborted));
         walked.map_err(|stop| match stop {
             Stop::Damaged(error) => malformed(&error, self.effect),
-            Stop::Told(trouble) => trouble,
+            Stop::Aborted(trouble) => trouble,
         })
     }
 
@@ -132,7 +133,7 @@ impl Snapshot {
 enum Stop {
     /// The file is damaged.
     Damaged(Malformed),
-    Told(Trouble),
+    Aborted(Trouble),
 }
 
 impl From<Malformed> for Stop {

@@ -72,17 +72,17 @@ pub(super) struct Known {
 /// The content of one file.
 struct Said {
     /// Sorted by key.
-    reservations: Box<[Told]>,
+    reservations: Box<[Reported]>,
     ranges: Vec<Range>,
 }
 
-struct Told {
+struct Reported {
     /// `None`: the file's path.
     key: Option<Box<str>>,
     hash: u64,
 }
 
-impl Told {
+impl Reported {
     fn key(&self, path: &Path) -> String {
         match &self.key {
             Some(key) => key.to_string(),
@@ -92,7 +92,7 @@ impl Told {
 }
 
 /// Finds the reservation with this key in a sorted list.
-fn find<'a>(told: &'a [Told], key: Option<&str>) -> Option<&'a Told> {
+fn find<'a>(told: &'a [Reported], key: Option<&str>) -> Option<&'a Reported> {
     told.binary_search_by(|told| told.key.as_deref().cmp(&key)).ok().map(|at| &told[at])
 }
 
@@ -162,7 +162,7 @@ impl Known {
             if all || find(old, key.as_deref()).is_none_or(|old| old.hash != hash) {
                 out.push(at, Observation::Reservation(reservation))?;
             }
-            told.push(Told { key, hash });
+            told.push(Reported { key, hash });
         }
         told.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         for old in old.iter().filter(|old| find(&told, old.key.as_deref()).is_none()) {

@@ -12,7 +12,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTE
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, Request, Response};
 
-use super::connection::{Http, Way};
+use super::connection::{Http, ServerAddress};
 use super::credentials::Token;
 use super::documents::Status;
 use super::error::ApiError;
@@ -26,7 +26,7 @@ const STATUS_LIMIT: usize = 64 << 10;
 
 /// A client of the API server.
 pub(crate) struct Api {
-    way: Arc<Way>,
+    way: Arc<ServerAddress>,
     /// Replaced when our certificate is renewed.
     http: Mutex<Http>,
     pub(super) token: Token,
@@ -51,7 +51,11 @@ pub(crate) struct Content {
 impl Api {
     /// Runs `program`, if there is one, and may read files. Must be called within the tokio runtime, on a thread that
     /// may block. `Err`: what is wrong, without the content of any file.
-    pub(super) fn new(way: Way, token: Token, program: Option<Program>) -> Result<Self, String> {
+    pub(super) fn new(
+        way: ServerAddress,
+        token: Token,
+        program: Option<Program>,
+    ) -> Result<Self, String> {
         let said = match &program {
             Some(program) => Some(program.run().map_err(|error| error.to_string())?),
             None => None,

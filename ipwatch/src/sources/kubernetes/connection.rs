@@ -26,7 +26,7 @@ const IDLE: Duration = Duration::from_secs(15);
 pub(super) type Http = legacy::Client<Connector, Full<Bytes>>;
 
 /// The server's address, how it is verified, and our identity.
-pub(super) struct Way {
+pub(super) struct ServerAddress {
     /// Without a trailing `/`.
     pub(super) url: String,
     /// Whether to use TLS.
@@ -41,7 +41,7 @@ pub(super) struct Way {
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl Way {
+impl ServerAddress {
     /// May read the system's files, so never call it on an async worker. `identity`: our certificate and key, if not
     /// those in `self`. `Err`: what is wrong, without the content of any file.
     pub(super) fn open(&self, identity: Option<&[u8]>) -> Result<Http, &'static str> {

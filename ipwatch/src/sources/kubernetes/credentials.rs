@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use super::client::Api;
-use super::connection::Way;
+use super::connection::ServerAddress;
 use super::error::ApiError;
 use super::kubeconfig::{self, Cluster, Secret, User};
 use super::program::Program;
@@ -136,7 +136,7 @@ impl Credentials {
 }
 
 /// Parses the URL of a server.
-fn server(url: &str) -> Result<Way, &'static str> {
+fn server(url: &str) -> Result<ServerAddress, &'static str> {
     let url: Uri = url.parse().map_err(|_| "its server is no URL")?;
     let host = url.host().ok_or("its server is no URL with a host")?;
     let (secure, port) = match url.scheme_str() {
@@ -152,7 +152,7 @@ fn server(url: &str) -> Result<Way, &'static str> {
     let path = url.path().trim_end_matches('/');
     let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(name).map_err(|_| "its server is no URL with a host")?;
-    Ok(Way {
+    Ok(ServerAddress {
         url: format!("{scheme}://{host}:{port}{path}"),
         secure,
         name,

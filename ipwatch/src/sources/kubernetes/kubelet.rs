@@ -30,7 +30,7 @@ use crate::fact::{BootNs, Fact, Observation, Origin, Scope, SourceName, SourceSt
 use crate::sources::backoff::{Pauses, jittered};
 use crate::sources::errors::within;
 use crate::sources::session::{self, Standing};
-use crate::sources::socket::{Paused, Way};
+use crate::sources::socket::{Paused, SocketPath};
 use crate::sources::{Closed, Emit};
 
 pub(super) const SOURCE: &str = SourceName::Kubelet.as_str();
@@ -83,7 +83,7 @@ impl Default for Pace {
 }
 
 /// Follows the kubelet's pods until the daemon shuts down.
-pub(super) async fn run(way: Way, pace: Pace, emit: Emit) {
+pub(super) async fn run(way: SocketPath, pace: Pace, emit: Emit) {
     let mut follower = Follower { way, pace, emit, heard: false, standing: Standing::default() };
     if follower.begin().await.is_ok() {
         session::run(follower, pace.retry, pace.well).await;
@@ -91,7 +91,7 @@ pub(super) async fn run(way: Way, pace: Pace, emit: Emit) {
 }
 
 struct Follower {
-    way: Way,
+    way: SocketPath,
     pace: Pace,
     emit: Emit,
     /// Whether it has ever listed its pods: from then on, a kubelet that does not answer is reported as down.

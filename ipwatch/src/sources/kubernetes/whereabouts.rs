@@ -26,7 +26,7 @@ const MOST: usize = 131_072;
 /// What was reported of each pool.
 #[derive(Default)]
 pub(super) struct Pools {
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, Reported>,
     /// During a list: the pools that it has contained so far.
     listed: Option<BTreeSet<String>>,
     hasher: RandomState,
@@ -35,7 +35,7 @@ pub(super) struct Pools {
 
 /// A hash of each reported allocation, and the number of malformed ones.
 #[derive(Default)]
-struct Told {
+struct Reported {
     offsets: BTreeMap<u128, u64>,
     wrong: usize,
 }
@@ -176,7 +176,7 @@ impl Pools {
         });
         let before = self.told.remove(&named).unwrap_or_default();
         self.followed -= before.offsets.len();
-        let mut told = Told { wrong: pool.spec.allocations.wrong, ..Told::default() };
+        let mut told = Reported { wrong: pool.spec.allocations.wrong, ..Reported::default() };
         let range = Prefix::from_cidr(&pool.spec.range.0);
         for (offset, allocation) in pool.spec.allocations.read {
             let ip = range.as_ref().and_then(|range| range.plus(offset));

@@ -1,4 +1,4 @@
-//! Opening a netns through a [`Door`].
+//! Opening a netns through a [`NetnsPath`].
 //!
 //! Except for the kernel's own files, everything behind a door may be hostile or hang: the path at which a container
 //! mounted a netns can lead through a FUSE file system that never answers, and an fd number may meanwhile stand for a
@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 
-use crate::fact::Door;
+use crate::fact::NetnsPath;
 use crate::fact::NetnsRef;
 use crate::reading;
 
@@ -42,22 +42,22 @@ impl Nsfs {
 
     /// Opens `door`. The result is a namespace; the caller must check which one, and whether it is a network namespace
     /// (`setns` refuses any other with EINVAL).
-    pub(super) fn open(self, door: &Door, wanted: NetnsRef) -> io::Result<OwnedFd> {
+    pub(super) fn open(self, door: &NetnsPath, wanted: NetnsRef) -> io::Result<OwnedFd> {
         match door {
-            Door::Task { pid, tid } => {
+            NetnsPath::Task { pid, tid } => {
                 let _reading = reading::file(*pid, "ns/net".as_ref())?;
                 open(format!("/proc/{pid}/task/{tid}/ns/net").as_ref(), OFlags::RDONLY)
             }
-            Door::Fd { pid, fd } => {
+            NetnsPath::Fd { pid, fd } => {
                 self.reopen(open(format!("/proc/{pid}/fd/{fd}").as_ref(), OFlags::PATH)?)
             }
-            Door::Mount { pid, path } => {
+            NetnsPath::Mount { pid, path } => {
                 let _reading =
                     reading::file(*pid, &Path::new("root").join(path.trim_start_matches('/')))?;
                 self.reopen(mounted(*pid, path)?)
             }
-            Door::Socket { pid, fd } => of_socket(*pid, *fd),
-            Door::Handle => by_handle(wanted),
+            NetnsPath::Socket { pid, fd } => of_socket(*pid, *fd),
+            NetnsPath::Handle => by_handle(wanted),
         }
     }
 

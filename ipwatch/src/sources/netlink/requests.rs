@@ -16,7 +16,7 @@ use super::socket::{BUFFER, Socket};
 use super::talk::{Table, Talk};
 use super::{diag, driver};
 use crate::clock;
-use crate::fact::Door;
+use crate::fact::NetnsPath;
 use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin};
 
 /// Maximum number of neighbour entries of one netns that are looked up one by one. For more entries, a dump of the
@@ -127,7 +127,7 @@ impl Requests {
     pub fn adopt(
         &mut self,
         netns: NetnsRef,
-        doors: &[Door],
+        doors: &[NetnsPath],
         neighbours: &[(u32, IpAddr)],
         observe_only: bool,
     ) -> Result<Vec<Fact>, AdoptError> {
@@ -164,7 +164,7 @@ impl Requests {
     pub fn peers(
         &mut self,
         netns: NetnsRef,
-        doors: &[Door],
+        doors: &[NetnsPath],
         numbers: BTreeSet<i32>,
     ) -> Result<Vec<Fact>, AdoptError> {
         self.usable()?;
@@ -242,7 +242,11 @@ impl Requests {
     ///
     /// # Errors
     /// No door opens it. Also [`AdoptError::Closed`] if the kernel does not support the request (`CONFIG_INET_DIAG`).
-    pub fn orphans(&mut self, netns: NetnsRef, doors: &[Door]) -> Result<Vec<Holder>, AdoptError> {
+    pub fn orphans(
+        &mut self,
+        netns: NetnsRef,
+        doors: &[NetnsPath],
+    ) -> Result<Vec<Holder>, AdoptError> {
         self.usable()?;
         let (fd, ..) = self.enter_any(netns, doors)?;
         let socket = match self.visit(fd.as_fd(), diag_socket) {
@@ -259,7 +263,7 @@ impl Requests {
     fn enter_any(
         &mut self,
         wanted: NetnsRef,
-        doors: &[Door],
+        doors: &[NetnsPath],
     ) -> Result<(OwnedFd, Socket, NetnsRef), AdoptError> {
         let (mut wrong, mut closed) = (None, Vec::new());
         for door in doors {
@@ -280,7 +284,7 @@ impl Requests {
     fn enter(
         &mut self,
         wanted: NetnsRef,
-        door: &Door,
+        door: &NetnsPath,
     ) -> Result<(OwnedFd, Socket, NetnsRef), AdoptError> {
         let closed = |error: io::Error| AdoptError::Closed(format!("{door:?}: {error}"));
         let fd = self.nsfs.open(door, wanted).map_err(closed)?;

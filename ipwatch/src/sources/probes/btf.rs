@@ -44,7 +44,7 @@ const DEPTH: u32 = 16;
 
 /// Offset and size of a member in its struct, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Field {
     pub(super) offset: u32,
     pub(super) size: u32,
 }
@@ -92,7 +92,7 @@ impl<'a> Structs<'a> {
     /// The offset and size of a member; `path` is member names joined by dots. Members of anonymous structs count as
     /// those of the outer struct, as in C. `None` if this kernel has no such member, if it is a bit field, or if
     /// several definitions of the struct disagree about it, because the right one is then unknown.
-    pub(super) fn member(&self, name: &str, path: &str) -> Option<Place> {
+    pub(super) fn member(&self, name: &str, path: &str) -> Option<Field> {
         let path: Vec<&str> = path.split('.').collect();
         let mut places =
             self.named.get(name)?.iter().filter_map(|&at| self.place(at, &path, DEPTH));
@@ -100,7 +100,7 @@ impl<'a> Structs<'a> {
         places.all(|place| place == first).then_some(first)
     }
 
-    fn place(&self, at: u32, path: &[&str], depth: u32) -> Option<Place> {
+    fn place(&self, at: u32, path: &[&str], depth: u32) -> Option<Field> {
         let (first, rest) = path.split_first()?;
         let depth = depth.checked_sub(1)?;
         let head = Head::read(self.types, at as usize)?;
@@ -119,7 +119,7 @@ impl<'a> Structs<'a> {
                 if rest.is_empty() {
                     let whole = !is_field && offset % 8 == 0;
                     let size = self.size(kind, depth).filter(|_| whole)?;
-                    return Some(Place { offset: offset / 8, size });
+                    return Some(Field { offset: offset / 8, size });
                 }
                 rest
             } else if name.is_empty() {
@@ -131,7 +131,7 @@ impl<'a> Structs<'a> {
                 self.resolve(kind, depth).and_then(|at| self.place(at, deeper, depth))
             {
                 let offset = (offset / 8).checked_add(inner.offset)?;
-                return Some(Place { offset, ..inner });
+                return Some(Field { offset, ..inner });
             }
         }
         None
@@ -302,7 +302,7 @@ mod tests {
     fn members_are_found_through_qualifiers_and_anonymous_structs() {
         let btf = sample();
         let structs = Structs::find(&btf, ["net", "ns"]).unwrap();
-        let place = |offset, size| Some(Place { offset, size });
+        let place = |offset, size| Some(Field { offset, size });
         assert_eq!(structs.member("ns", "inum"), place(4, 4));
         assert_eq!(structs.member("net", "ns"), place(16, 8));
         assert_eq!(structs.member("net", "ns.inum"), place(20, 4));
@@ -349,8 +349,8 @@ mod tests {
         blob.structure("twice", 24, false, &[("same", 1, 0), ("wider", 2, 64), ("moved", 1, 128)]);
         let btf = blob.bytes();
         let structs = Structs::find(&btf, ["twice"]).unwrap();
-        assert_eq!(structs.member("twice", "same"), Some(Place { offset: 0, size: 4 }));
-        assert_eq!(structs.member("twice", "only"), Some(Place { offset: 12, size: 4 }));
+        assert_eq!(structs.member("twice", "same"), Some(Field { offset: 0, size: 4 }));
+        assert_eq!(structs.member("twice", "only"), Some(Field { offset: 12, size: 4 }));
         assert_eq!(structs.member("twice", "moved"), None);
         assert_eq!(structs.member("twice", "wider"), None);
     }

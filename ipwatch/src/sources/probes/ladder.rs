@@ -20,7 +20,7 @@ pub(super) struct Event {
     /// Kernel struct members without which its programs would report wrong data.
     needs: &'static [&'static [&'static str]],
     /// The best first.
-    rungs: &'static [Way],
+    rungs: &'static [Attachment],
     /// How it is observed if no program can be used: rung and hook, as `doctor` shows them.
     fallback: (&'static str, &'static str),
     /// The kinds of records that its programs write.
@@ -28,21 +28,21 @@ pub(super) struct Event {
 }
 
 /// One way: all of these programs, or none.
-struct Way {
+struct Attachment {
     rung: Rung,
     programs: &'static [(&'static str, Attach)],
 }
 
-const fn way(rung: Rung, programs: &'static [(&'static str, Attach)]) -> Way {
-    Way { rung, programs }
+const fn attachment(rung: Rung, programs: &'static [(&'static str, Attach)]) -> Attachment {
+    Attachment { rung, programs }
 }
 
 /// A tracepoint: typed, or else raw. Both see the same events.
 macro_rules! tracepoint {
     ($tp:literal, $raw:literal, $name:literal) => {
         &[
-            way(Rung::TpBtf, &[($tp, Attach::TpBtf($name))]),
-            way(Rung::RawTp, &[($raw, Attach::RawTp($name))]),
+            attachment(Rung::TpBtf, &[($tp, Attach::TpBtf($name))]),
+            attachment(Rung::RawTp, &[($raw, Attach::RawTp($name))]),
         ]
     };
 }
@@ -51,8 +51,8 @@ macro_rules! tracepoint {
 macro_rules! function {
     ($fentry:literal, $kprobe:literal, $($name:literal),+) => {
         &[
-            $(way(Rung::Fentry, &[($fentry, Attach::Fentry($name))]),)+
-            $(way(Rung::Kprobe, &[($kprobe, Attach::Kprobe($name))]),)+
+            $(attachment(Rung::Fentry, &[($fentry, Attach::Fentry($name))]),)+
+            $(attachment(Rung::Kprobe, &[($kprobe, Attach::Kprobe($name))]),)+
         ]
     };
 }
@@ -126,22 +126,22 @@ pub(super) const EVENTS: &[Event] = &[
         // The ways without `do_coredump` are for 6.16 and newer, which have another function instead; there a signal
         // reports every core dump.
         rungs: &[
-            way(
+            attachment(
                 Rung::Fentry,
                 &[
                     ("fe_zap", Attach::Fentry("zap_other_threads")),
                     ("fe_dump", Attach::Fentry("do_coredump")),
                 ],
             ),
-            way(Rung::Fentry, &[("fe_zap", Attach::Fentry("zap_other_threads"))]),
-            way(
+            attachment(Rung::Fentry, &[("fe_zap", Attach::Fentry("zap_other_threads"))]),
+            attachment(
                 Rung::Kprobe,
                 &[
                     ("kp_zap", Attach::Kprobe("zap_other_threads")),
                     ("kp_dump", Attach::Kprobe("do_coredump")),
                 ],
             ),
-            way(Rung::Kprobe, &[("kp_zap", Attach::Kprobe("zap_other_threads"))]),
+            attachment(Rung::Kprobe, &[("kp_zap", Attach::Kprobe("zap_other_threads"))]),
         ],
         fallback: ("snapshot", "iter/task"),
         kinds: &[kind::GROUP_EXIT],
@@ -173,9 +173,9 @@ pub(super) const EVENTS: &[Event] = &[
         // The notifier's argument is untyped; under lockdown=confidentiality a typed argument is needed (`read.rs` of
         // the kernel half).
         rungs: &[
-            way(Rung::Fentry, &[("fe_ipv4", Attach::Fentry("fib_inetaddr_event"))]),
-            way(Rung::Fentry, &[("fe_ipv4_message", Attach::Fentry("rtmsg_ifa"))]),
-            way(Rung::Kprobe, &[("kp_ipv4", Attach::Kprobe("fib_inetaddr_event"))]),
+            attachment(Rung::Fentry, &[("fe_ipv4", Attach::Fentry("fib_inetaddr_event"))]),
+            attachment(Rung::Fentry, &[("fe_ipv4_message", Attach::Fentry("rtmsg_ifa"))]),
+            attachment(Rung::Kprobe, &[("kp_ipv4", Attach::Kprobe("fib_inetaddr_event"))]),
         ],
         fallback: ("netlink", "RTNLGRP_IPV4_IFADDR"),
         kinds: &[kind::IPV4_UP, kind::IPV4_DOWN],
@@ -214,28 +214,28 @@ pub(super) const EVENTS: &[Event] = &[
         needs: &[need::DEVICE],
         // Split in two in 5.12.
         rungs: &[
-            way(
+            attachment(
                 Rung::Fentry,
                 &[
                     ("fe_move", Attach::Fentry("__dev_change_net_namespace")),
                     ("fx_move", Attach::Fexit("__dev_change_net_namespace")),
                 ],
             ),
-            way(
+            attachment(
                 Rung::Fentry,
                 &[
                     ("fe_move", Attach::Fentry("dev_change_net_namespace")),
                     ("fx_move", Attach::Fexit("dev_change_net_namespace")),
                 ],
             ),
-            way(
+            attachment(
                 Rung::Kprobe,
                 &[
                     ("kp_move", Attach::Kprobe("__dev_change_net_namespace")),
                     ("kr_move", Attach::Kretprobe("__dev_change_net_namespace")),
                 ],
             ),
-            way(
+            attachment(
                 Rung::Kprobe,
                 &[
                     ("kp_move", Attach::Kprobe("dev_change_net_namespace")),
@@ -258,9 +258,9 @@ pub(super) const EVENTS: &[Event] = &[
         needs: &[need::CLAIM],
         // Called through NF_HOOK(), which takes its address: although static, it has its own body.
         rungs: &[
-            way(Rung::Fentry, &[("fe_arp", Attach::Fentry("arp_process"))]),
-            way(Rung::Kprobe, &[("kp_arp", Attach::Kprobe("arp_process"))]),
-            way(Rung::Socket, ARP_WATCH),
+            attachment(Rung::Fentry, &[("fe_arp", Attach::Fentry("arp_process"))]),
+            attachment(Rung::Kprobe, &[("kp_arp", Attach::Kprobe("arp_process"))]),
+            attachment(Rung::Socket, ARP_WATCH),
         ],
         fallback: ("netlink", "RTNLGRP_NEIGH, without who claims an IP of ours"),
         kinds: &[kind::CLAIM, kind::CLAIM_ON_WIRE],
@@ -269,14 +269,14 @@ pub(super) const EVENTS: &[Event] = &[
         name: "cni-call",
         needs: &[need::CALL],
         rungs: &[
-            way(
+            attachment(
                 Rung::TpBtf,
                 &[
                     ("tp_call_end", Attach::TpBtf("sched_process_exit")),
                     ("tp_call", Attach::TpBtf("sched_process_exec")),
                 ],
             ),
-            way(
+            attachment(
                 Rung::RawTp,
                 &[
                     ("rt_call_end", Attach::RawTp("sched_process_exit")),
@@ -290,14 +290,14 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "netns-list",
         needs: &[need::WALK],
-        rungs: &[way(Rung::Snapshot, &[("walk_netns", Attach::TestRun)])],
+        rungs: &[attachment(Rung::Snapshot, &[("walk_netns", Attach::TestRun)])],
         fallback: ("procfs", "/proc/PID/ns/net, mountinfo"),
         kinds: &[],
     },
     Event {
         name: "task-list",
         needs: &[need::TASK],
-        rungs: &[way(
+        rungs: &[attachment(
             Rung::Snapshot,
             &[("it_task", Attach::Iter("task")), ("it_leaving", Attach::Iter("task"))],
         )],
@@ -307,7 +307,7 @@ pub(super) const EVENTS: &[Event] = &[
     Event {
         name: "file-list",
         needs: &[need::FILE],
-        rungs: &[way(Rung::Snapshot, &[("it_file", Attach::Iter("task_file"))])],
+        rungs: &[attachment(Rung::Snapshot, &[("it_file", Attach::Iter("task_file"))])],
         fallback: ("procfs", "/proc/PID/fd"),
         kinds: &[],
     },

@@ -1,6 +1,6 @@
 //! Which members of kernel structs the programs read, and which programs need which of them.
 
-use super::btf::{BtfError, Place, Structs};
+use super::btf::{BtfError, Field, Structs};
 use ipwatch_common::MISSING;
 
 /// A global of the kernel half, and the member whose offset it is set to: the first of the alternatives that this
@@ -19,16 +19,16 @@ enum Read {
     /// Its beginning: a part of an array, or the lower half of a number.
     First(u32),
     /// Only its offset is used: it contains what is wanted, or is an array without a length.
-    Place,
+    Offset,
 }
 
 impl Read {
     /// Whether a member of this size can be read that way.
-    fn suits(self, place: Place) -> bool {
+    fn suits(self, field: Field) -> bool {
         match self {
-            Read::Whole(size) => place.size == size,
-            Read::First(size) => place.size >= size,
-            Read::Place => true,
+            Read::Whole(size) => field.size == size,
+            Read::First(size) => field.size >= size,
+            Read::Offset => true,
         }
     }
 }
@@ -73,7 +73,7 @@ const MEMBERS: &[Member] = &[
         &[("signal_struct", "group_exec_task"), ("signal_struct", "group_exit_task")],
     ),
     member("SIGNAL_THREADS", Read::Whole(4), &[("signal_struct", "nr_threads")]),
-    member("SIGHAND_ACTION", Read::Place, &[("sighand_struct", "action")]),
+    member("SIGHAND_ACTION", Read::Offset, &[("sighand_struct", "action")]),
     member("NSPROXY_NET", Read::Whole(8), &[("nsproxy", "net_ns")]),
     // Since 5.14 for every netns.
     member("NET_COOKIE", Read::Whole(8), &[("net", "net_cookie")]),
@@ -85,7 +85,7 @@ const MEMBERS: &[Member] = &[
         &[("net", "ns.__ns_ref"), ("net", "ns.count"), ("net", "count")],
     ),
     member("NET_LIST", Read::First(8), &[("net", "list")]),
-    member("NET_NS", Read::Place, &[("net", "ns")]),
+    member("NET_NS", Read::Offset, &[("net", "ns")]),
     member("NS_OPS", Read::Whole(8), &[("ns_common", "ops")]),
     member("DEVICE_NET", Read::Whole(8), &[("net_device", "nd_net")]),
     member("DEVICE_INDEX", Read::Whole(4), &[("net_device", "ifindex")]),
@@ -114,11 +114,11 @@ const MEMBERS: &[Member] = &[
     member("NEIGH_DEV", Read::Whole(8), &[("neighbour", "dev")]),
     member("NEIGH_HA", Read::First(6), &[("neighbour", "ha")]),
     member("NEIGH_STATE", Read::Whole(1), &[("neighbour", "nud_state")]),
-    member("NEIGH_KEY", Read::Place, &[("neighbour", "primary_key")]),
+    member("NEIGH_KEY", Read::Offset, &[("neighbour", "primary_key")]),
     member("TABLE_FAMILY", Read::Whole(4), &[("neigh_table", "family")]),
     member("TASK_THREAD_PID", Read::Whole(8), &[("task_struct", "thread_pid")]),
     member("PID_LEVEL", Read::Whole(4), &[("pid", "level")]),
-    member("PID_NUMBERS", Read::Place, &[("pid", "numbers")]),
+    member("PID_NUMBERS", Read::Offset, &[("pid", "numbers")]),
     member("UPID_NS", Read::Whole(8), &[("upid", "ns")]),
     member("PID_NS_INODE", Read::Whole(4), &[("pid_namespace", "ns.inum")]),
     member("TASK_MM", Read::Whole(8), &[("task_struct", "mm")]),
@@ -335,12 +335,12 @@ mod tests {
 
     #[test]
     fn a_member_is_read_only_where_it_has_the_size_that_is_read() {
-        let place = |size| Place { offset: 8, size };
+        let place = |size| Field { offset: 8, size };
         assert!(Read::Whole(4).suits(place(4)));
         assert!(!Read::Whole(4).suits(place(8)) && !Read::Whole(8).suits(place(4)));
         assert!(Read::First(6).suits(place(32)) && Read::First(6).suits(place(6)));
         assert!(!Read::First(6).suits(place(4)));
-        assert!(Read::Place.suits(place(0)));
+        assert!(Read::Offset.suits(place(0)));
     }
 
     #[test]

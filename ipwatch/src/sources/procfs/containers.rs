@@ -6,7 +6,7 @@ use std::io;
 
 use super::files::Dir;
 use super::mounts::{self, Mount};
-use super::namespaces::{self, Place};
+use super::namespaces::{self, MountNamespace};
 use super::{Proc, cgroup, fact};
 use crate::clock;
 use crate::fact::{ContainerMount, Fact, Observation, Process};
@@ -111,7 +111,7 @@ impl<'a> Search<'a> {
         named(mount.point).or_else(|| named(mount.root))
     }
 
-    fn tell(&mut self, id: &'a [u8], place: Place, mount: &Mount<'_>) {
+    fn tell(&mut self, id: &'a [u8], place: MountNamespace, mount: &Mount<'_>) {
         let told = self.told.entry(id).or_default();
         if *told >= MOST_MOUNTS {
             self.cut = true;

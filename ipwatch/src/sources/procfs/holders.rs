@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::files::{Dir, is_gone, numbered};
 use super::look::{netns, stat};
 use super::mounts::{self, Mount};
-use super::namespaces::{self, Place};
+use super::namespaces::{self, MountNamespace};
 use super::{Proc, cgroup, fact};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Holder, NetnsRef, Observation, Scope};
@@ -60,14 +60,19 @@ impl Proc {
         // If the link may not be read, the mounts may not be read either (`mounts_open_common`, fs/proc_namespace.c).
         let nodes = root.dir("1").and_then(|dir| dir.namespace("ns/mnt", "mnt"));
         if let Some(mount_ns) = nodes.ok().filter(|nodes| *nodes != ours) {
-            self.mounts_in("1", Place { mount_ns, pid: 1 }, &mut facts)?;
+            self.mounts_in("1", MountNamespace { mount_ns, pid: 1 }, &mut facts)?;
         }
         let pid = self.first_of_ours(&root, ours);
-        self.mounts_in("self", Place { mount_ns: ours, pid }, &mut facts)?;
+        self.mounts_in("self", MountNamespace { mount_ns: ours, pid }, &mut facts)?;
         Ok(facts)
     }
 
-    fn mounts_in(&self, process: &str, place: Place, facts: &mut Vec<Fact>) -> io::Result<()> {
+    fn mounts_in(
+        &self,
+        process: &str,
+        place: MountNamespace,
+        facts: &mut Vec<Fact>,
+    ) -> io::Result<()> {
         let scope = Scope::Mounts { mount_ns: place.mount_ns };
         let began = clock::now();
         facts.push(Fact { at: began, ..fact(Observation::Began(scope.clone())) });
@@ -187,7 +192,7 @@ impl Proc {
             if ids.insert(mount.id) {
                 let foreign = own != Some(place.mount_ns);
                 let place = match first.filter(|_| !foreign) {
-                    Some(pid) => Place { pid, ..place },
+                    Some(pid) => MountNamespace { pid, ..place },
                     None => place,
                 };
                 let process = foreign.then(|| root.dir(place.pid.to_string()).ok()).flatten();
@@ -221,7 +226,12 @@ fn is_runtime(process: &Dir) -> bool {
 }
 
 /// A netns mount, with the name and the cgroup of `process`, through which it was seen.
-fn mounted(place: Place, mount: &Mount<'_>, process: Option<&Dir>, foreign: bool) -> Holder {
+fn mounted(
+    place: MountNamespace,
+    mount: &Mount<'_>,
+    process: Option<&Dir>,
+    foreign: bool,
+) -> Holder {
     let groups = process.and_then(|dir| dir.text("cgroup").ok());
     Holder::Mount {
         mount_ns: place.mount_ns,

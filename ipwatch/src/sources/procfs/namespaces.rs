@@ -18,7 +18,7 @@ const FEW: usize = 8;
 
 /// Where a mount was seen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct MountNamespace {
     /// Inode of the mount namespace, or [`UNKNOWN`].
     pub(super) mount_ns: u64,
     /// A process in it.
@@ -39,7 +39,7 @@ pub(super) struct Pass {
 pub(super) fn each_mount(
     proc: &Path,
     until: BootNs,
-    mut each: impl FnMut(Place, &Mount<'_>),
+    mut each: impl FnMut(MountNamespace, &Mount<'_>),
 ) -> io::Result<Pass> {
     let root = Dir::open(proc)?;
     let mut walk = Walk { proc, each: &mut each };
@@ -79,7 +79,7 @@ pub(super) fn each_mount(
                 pids.push(pid);
                 continue;
             }
-            match walk.read(Place { mount_ns, pid }, &path) {
+            match walk.read(MountNamespace { mount_ns, pid }, &path) {
                 Ok(Some(whole)) => {
                     pass.complete &= whole;
                     read.insert(mount_ns);
@@ -93,7 +93,7 @@ pub(super) fn each_mount(
     }
     for pid in denied {
         remember(pass.processes.entry(UNKNOWN).or_default(), pid);
-        let place = Place { mount_ns: UNKNOWN, pid };
+        let place = MountNamespace { mount_ns: UNKNOWN, pid };
         pass.complete &= match walk.read(place, &format!("{pid}/mountinfo")) {
             Ok(whole) => whole.unwrap_or(true),
             Err(_) => false,
@@ -120,10 +120,10 @@ struct Walk<'a, F> {
     each: &'a mut F,
 }
 
-impl<F: FnMut(Place, &Mount<'_>)> Walk<'_, F> {
+impl<F: FnMut(MountNamespace, &Mount<'_>)> Walk<'_, F> {
     /// Reads one mountinfo. Returns whether it was read completely, or `None` if the task has released its namespaces
     /// (EINVAL, `mounts_open_common`) or is gone.
-    fn read(&mut self, place: Place, path: &str) -> io::Result<Option<bool>> {
+    fn read(&mut self, place: MountNamespace, path: &str) -> io::Result<Option<bool>> {
         let lines = mounts::lines(&self.proc.join(path), |line| {
             if let Some(mount) = Mount::parse(line) {
                 (self.each)(place, &mount);

@@ -29,7 +29,7 @@ use super::reporter::{self, Found};
 use crate::fact::{self, Life};
 use crate::sources::errors::cut;
 use crate::sources::grpc::{self, Refusal};
-use crate::sources::socket::Way;
+use crate::sources::socket::SocketPath;
 
 /// Maximum size in bytes of a list. 10,000 containers with their labels and annotations take a few MiB.
 const LIST_LIMIT: usize = 16 << 20;
@@ -59,7 +59,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) async fn connect(way: &Way) -> Result<Self, RuntimeError> {
+    pub(super) async fn connect(way: &SocketPath) -> Result<Self, RuntimeError> {
         let channel = grpc::connect(way, QUEUE).await?;
         for api in VERSIONS {
             let mut client =

@@ -22,7 +22,7 @@ use super::reporter::{self, Found};
 use super::watch::{Event, Events};
 use crate::fact::{Container, Life, PodName, Sandbox};
 use crate::sources::errors::cut;
-use crate::sources::socket::Way;
+use crate::sources::socket::SocketPath;
 
 /// Maximum size in bytes of a list. One container takes a few KiB.
 const LIST_LIMIT: usize = 16 << 20;
@@ -41,13 +41,13 @@ const EVENTS: &str = concat!(
 /// A Docker daemon, or one with the same API.
 #[derive(Clone)]
 pub(super) struct Client {
-    way: Way,
+    way: SocketPath,
     name: &'static str,
     version: String,
 }
 
 impl Client {
-    pub(super) async fn connect(way: &Way) -> Result<Self, RuntimeError> {
+    pub(super) async fn connect(way: &SocketPath) -> Result<Self, RuntimeError> {
         let what = "/version";
         let body = http::get(way, what, what).await?.body(VERSION_LIMIT).await?;
         let version: Version = documents::read(what, &body)?;

@@ -13,14 +13,14 @@ use crate::reading::Readings;
 use crate::sources::Unheard;
 use crate::sources::backoff::Pauses;
 use crate::sources::errors::within;
-use crate::sources::socket::{Paused, Way};
+use crate::sources::socket::{Paused, SocketPath};
 
 /// Reported while no runtime exists. A runtime that exists and does not answer is reported as down instead.
 pub(super) const NOBODY: &str = "no runtime socket found";
 const SWITCHED_OFF: &str = "switched off by the configuration";
 
 /// A usual place of a runtime's socket.
-struct Place {
+struct UsualSocket {
     path: &'static str,
     kind: Kind,
     /// The socket counts only if this file exists: systemd listens on Docker's socket while dockerd does not run
@@ -28,15 +28,15 @@ struct Place {
     beside: Option<&'static str>,
 }
 
-const PLACES: [Place; 5] = [
-    Place::cri("/run/containerd/containerd.sock"),
-    Place::cri("/run/k3s/containerd/containerd.sock"),
-    Place::cri("/run/crio/crio.sock"),
-    Place { path: "/run/docker.sock", kind: Kind::Docker, beside: Some("/run/docker.pid") },
-    Place::cri("/run/dockershim.sock"),
+const USUAL: [UsualSocket; 5] = [
+    UsualSocket::cri("/run/containerd/containerd.sock"),
+    UsualSocket::cri("/run/k3s/containerd/containerd.sock"),
+    UsualSocket::cri("/run/crio/crio.sock"),
+    UsualSocket { path: "/run/docker.sock", kind: Kind::Docker, beside: Some("/run/docker.pid") },
+    UsualSocket::cri("/run/dockershim.sock"),
 ];
 
-impl Place {
+impl UsualSocket {
     const fn cri(path: &'static str) -> Self {
         Self { path, kind: Kind::Cri, beside: None }
     }
@@ -45,7 +45,7 @@ impl Place {
 /// A socket that may not exist yet.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
-    pub(super) way: Way,
+    pub(super) way: SocketPath,
     kind: Option<Kind>,
     beside: Option<PathBuf>,
     /// Whether the configuration names it: if it does not exist, that runtime is down.
@@ -96,7 +96,7 @@ fn is_running(path: &Path) -> bool {
 }
 
 fn candidates(sockets: Option<Vec<Socket>>, readings: &Readings) -> Vec<Candidate> {
-    let way = |path: &Path| Way::new(path, running::NAME, readings);
+    let way = |path: &Path| SocketPath::new(path, running::NAME, readings);
     if let Some(sockets) = sockets {
         let named = |Socket { path, kind }| Candidate {
             way: way(&path),
@@ -106,13 +106,13 @@ fn candidates(sockets: Option<Vec<Socket>>, readings: &Readings) -> Vec<Candidat
         };
         return sockets.into_iter().map(named).collect();
     }
-    let usual = |place: &Place| Candidate {
+    let usual = |place: &UsualSocket| Candidate {
         way: way(Path::new(place.path)),
         kind: Some(place.kind),
         beside: place.beside.map(PathBuf::from),
         expected: false,
     };
-    PLACES.iter().map(usual).collect()
+    USUAL.iter().map(usual).collect()
 }
 
 /// Starts a watch for every socket. The watches of sockets that exist now hold `unheard` until they have answered.
@@ -192,7 +192,7 @@ pub(super) async fn connect(candidate: &Candidate, pace: &Pace) -> Result<Client
     }
 }
 
-async fn speak(kind: Kind, way: &Way, pace: &Pace) -> Result<Client, RuntimeError> {
+async fn speak(kind: Kind, way: &SocketPath, pace: &Pace) -> Result<Client, RuntimeError> {
     let client = async {
         Ok(match kind {
             Kind::Cri => Client::Cri(cri::Client::connect(way).await?),
@@ -213,7 +213,7 @@ pub(super) mod tests {
 
     /// A socket that may appear.
     pub(crate) fn maybe(path: &Path, kind: Kind) -> Candidate {
-        let way = Way::new(path, running::NAME, &Readings::default());
+        let way = SocketPath::new(path, running::NAME, &Readings::default());
         Candidate { way, kind: Some(kind), beside: None, expected: false }
     }
 
@@ -259,8 +259,8 @@ pub(super) mod tests {
 
     #[test]
     fn only_docker_may_be_waiting_to_be_started() {
-        let beside = |place: &&Place| place.beside.is_some();
-        let places: Vec<_> = PLACES.iter().filter(beside).map(|place| place.path).collect();
+        let beside = |place: &&UsualSocket| place.beside.is_some();
+        let places: Vec<_> = USUAL.iter().filter(beside).map(|place| place.path).collect();
         assert_eq!(places, ["/run/docker.sock"]);
         let readings = Readings::default();
         assert!(candidates(None, &readings).iter().all(|candidate| !candidate.expected));

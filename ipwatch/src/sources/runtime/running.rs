@@ -27,7 +27,7 @@ const LISTED: usize = 8;
 
 /// The last report.
 #[derive(Debug, Default)]
-struct Told {
+struct LastReport {
     seen: Option<RuntimesSeen>,
     standing: Standing,
 }
@@ -41,7 +41,7 @@ pub(super) async fn run(
     first: Unheard,
 ) {
     let mut first = Some(first);
-    let mut told = Told::default();
+    let mut told = LastReport::default();
     loop {
         let mut returns = readings.returns();
         let look = || Proc::new().runtimes().map(|seen| (resolve(&seen), seen));
@@ -71,7 +71,7 @@ pub(super) async fn run(
     }
 }
 
-impl Told {
+impl LastReport {
     /// Reports what has changed.
     async fn tell(
         &mut self,

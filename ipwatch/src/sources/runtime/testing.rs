@@ -38,9 +38,9 @@ pub(super) fn hurried() -> Pace {
 }
 
 /// A directory for sockets.
-pub(super) struct Place(tempfile::TempDir);
+pub(super) struct SocketDir(tempfile::TempDir);
 
-impl Place {
+impl SocketDir {
     pub(super) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::cri::messages::{ContainerDelete, TaskExit};
 use super::find::tests as found;
-use super::testing::{CONTAINERD_EVENTS, Cri, Docker, Place, Seen, V1, V1ALPHA2, pace, run};
+use super::testing::{CONTAINERD_EVENTS, Cri, Docker, Seen, SocketDir, V1, V1ALPHA2, pace, run};
 use super::*;
 use crate::fact::{Life, Observation, Origin, Scope, SourceStatus};
 
@@ -15,7 +15,7 @@ const CRI: Option<Kind> = Some(Kind::Cri);
 
 #[tokio::test]
 async fn a_list_is_told_whole_and_then_where_each_sandbox_is() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("containerd").with("s1");
     runtime.state().add_container("c1", "s1", "main", 1);
@@ -57,7 +57,7 @@ async fn a_list_is_told_whole_and_then_where_each_sandbox_is() {
 
 #[tokio::test]
 async fn the_older_api_is_spoken_where_only_that_is() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1");
     runtime.state().services = [V1ALPHA2].into();
@@ -71,7 +71,7 @@ async fn the_older_api_is_spoken_where_only_that_is() {
 
 #[tokio::test]
 async fn a_runtime_without_a_cri_is_nobody_to_ask_unless_it_had_one() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("containerd.sock");
     let runtime = Cri::new("containerd");
     runtime.state().services.clear();
@@ -89,7 +89,7 @@ async fn a_runtime_without_a_cri_is_nobody_to_ask_unless_it_had_one() {
 
 #[tokio::test]
 async fn without_events_it_is_polled() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o");
     runtime.serve(&path);
@@ -101,7 +101,7 @@ async fn without_events_it_is_polled() {
 
 #[tokio::test]
 async fn an_event_of_containerd_asks_for_a_list_and_names_what_is_gone() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("containerd").with("s1").with("s2");
     runtime.state().services.insert(CONTAINERD_EVENTS);
@@ -143,7 +143,7 @@ async fn an_event_of_containerd_asks_for_a_list_and_names_what_is_gone() {
 
 #[tokio::test]
 async fn an_event_of_the_cri_does_the_same() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1");
     runtime.state().cri_events = Some(tokio::sync::broadcast::channel(4).0);
@@ -163,7 +163,7 @@ async fn an_event_of_the_cri_does_the_same() {
 
 #[tokio::test]
 async fn a_runtime_that_dies_is_down_until_it_is_back() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("containerd.sock");
     let runtime = Cri::new("containerd").with("s1");
     let server = runtime.serve_for_now(&path);
@@ -190,7 +190,7 @@ async fn a_runtime_that_dies_is_down_until_it_is_back() {
 
 #[tokio::test]
 async fn two_of_one_name_are_told_apart() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (a, b) = (place.path("a.sock"), place.path("b.sock"));
     Cri::new("containerd").with("same").serve(&a);
     Cri::new("containerd").with("same").serve(&b);
@@ -207,7 +207,7 @@ async fn two_of_one_name_are_told_apart() {
 
 #[tokio::test]
 async fn nobody_to_ask_is_said_until_somebody_appears() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let (emit, mut seen) = Seen::channel();
     let (names, readings) = (Arc::default(), Readings::default());
@@ -228,7 +228,7 @@ async fn nobody_to_ask_is_said_until_somebody_appears() {
 
 #[tokio::test]
 async fn a_runtime_is_renamed_once_it_says_its_name() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("containerd.sock");
     let (_, _, mut seen) = run(&[(&path, CRI)], pace());
     // A socket that is configured but does not exist is not reported as "no runtime".
@@ -253,7 +253,7 @@ async fn switched_off_means_nobody_is_asked() {
 
 #[tokio::test]
 async fn asking_lists_again_at_once() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o");
     runtime.serve(&path);
@@ -272,7 +272,7 @@ async fn asking_lists_again_at_once() {
 
 #[tokio::test]
 async fn what_a_socket_speaks_is_found_out_by_asking() {
-    let place = Place::new();
+    let place = SocketDir::new();
     // Each has a name that suggests the other API.
     let (cri, docker) = (place.path("docker.sock"), place.path("some.sock"));
     Cri::new("cri-o").with("s1").serve(&cri);
@@ -285,7 +285,7 @@ async fn what_a_socket_speaks_is_found_out_by_asking() {
 
 #[tokio::test]
 async fn whoever_looks_once_subscribes_to_nothing() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("containerd").with("s1");
     runtime.state().services.insert(CONTAINERD_EVENTS);
@@ -301,7 +301,7 @@ async fn whoever_looks_once_subscribes_to_nothing() {
 
 #[tokio::test]
 async fn a_pod_in_the_hosts_netns_says_so() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1");
     runtime.state().host_network = true;

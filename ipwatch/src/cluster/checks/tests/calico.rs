@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::*;
-use crate::cluster::fixtures::{Told, calico, calico_pod, commands, lines, of_pod};
+use crate::cluster::fixtures::{Objects, calico, calico_pod, commands, lines, of_pod};
 
 #[test]
 fn calicos_blocks_against_all_pods() {
@@ -28,7 +28,7 @@ fn calicos_blocks_against_all_pods() {
 fn a_pod_whose_ip_calico_takes_for_free() {
     let mut told = calico();
     told.pods.push(calico_pod("bare", "node-1", "10.1.0.9"));
-    let without = |told: &Told| -> Vec<String> {
+    let without = |told: &Objects| -> Vec<String> {
         lines(&told.judged()).into_iter().filter(|line| line.contains("without")).collect()
     };
     let why = "shop/bare has it, and Calico takes it for free: the next pod may be given it";
@@ -82,7 +82,7 @@ fn what_has_leaked_is_worse_where_its_pool_is_full() {
     });
     told.blocks.push(full);
     told.pods.push(calico_pod("full-1", "node-1", "10.2.0.1"));
-    let critical = |told: &Told| -> Vec<String> {
+    let critical = |told: &Objects| -> Vec<String> {
         let cluster = told.judged();
         let all = cluster.findings.iter().filter(|one| one.severity == Severity::Critical);
         all.filter_map(|one| Some(one.ip?.to_string())).collect()
@@ -100,7 +100,7 @@ fn what_has_leaked_is_worse_where_its_pool_is_full() {
 #[test]
 fn a_pod_that_is_being_made_has_its_allocation() {
     let of = |pod: Option<serde_json::Value>| -> Vec<String> {
-        let told = Told { pods: calico().pods.into_iter().chain(pod).collect(), ..calico() };
+        let told = Objects { pods: calico().pods.into_iter().chain(pod).collect(), ..calico() };
         lines(&told.judged()).into_iter().filter(|line| line.contains(" 10.1.0.2 ")).collect()
     };
     assert!(of(None)[0].starts_with("certain ipam-reservation-leaked"));

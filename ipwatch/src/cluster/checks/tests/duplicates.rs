@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::fixtures::{Told, crashed, lines, pod};
+use crate::cluster::fixtures::{Objects, crashed, lines, pod};
 
 #[test]
 fn two_living_pods_with_one_ip() {
     let mut told = crashed();
     told.pods.push(pod("twin", "node-1", "10.0.2.2", &["192.168.7.12"]));
-    let duplicates = |told: &Told| -> Vec<String> {
+    let duplicates = |told: &Objects| -> Vec<String> {
         lines(&told.judged()).into_iter().filter(|line| line.contains("ip-duplicate")).collect()
     };
     assert_eq!(
@@ -52,13 +52,13 @@ fn attached(name: &str, node: &str, own: &str, networks: &[(&str, &str)]) -> Val
     pod
 }
 
-fn duplicates(told: &Told) -> Vec<String> {
+fn duplicates(told: &Objects) -> Vec<String> {
     lines(&told.judged()).into_iter().filter(|line| line.contains("ip-duplicate")).collect()
 }
 
 #[test]
 fn a_pool_gives_each_ip_out_once_by_whatever_network() {
-    let with = |pods: Vec<Value>| Told {
+    let with = |pods: Vec<Value>| Objects {
         networks: vec![definition("a", ""), definition("b", ""), definition("other", "other")],
         pods,
         ..crashed()
@@ -94,7 +94,7 @@ fn a_pool_gives_each_ip_out_once_by_whatever_network() {
 #[test]
 fn a_pod_that_has_an_ip_by_two_networks_is_one_pod() {
     let both = [("default/a", "192.168.7.12"), ("default/b", "192.168.7.12")];
-    let mut told = Told {
+    let mut told = Objects {
         networks: vec![definition("a", ""), definition("b", "")],
         pods: vec![attached("one", "node-1", "10.0.1.2", &both)],
         ..crashed()
@@ -116,7 +116,7 @@ fn a_pods_own_ip_may_be_of_a_pool_too() {
         pod
     };
     let second = [("default/b", "192.168.7.12")];
-    let mut told = Told {
+    let mut told = Objects {
         networks: vec![definition("a", ""), definition("b", "")],
         pods: vec![own("one", "node-1"), attached("two", "node-2", "10.0.2.2", &second)],
         ..crashed()
@@ -133,7 +133,7 @@ fn of_a_network_that_no_definition_is_known_of_it_is_less_sure() {
     let on = |n: usize| {
         attached(&format!("p{n}"), "node-1", &format!("10.0.1.{n}"), &[("it", "192.168.7.12")])
     };
-    let mut told = Told { pods: vec![on(1), on(2)], ..crashed() };
+    let mut told = Objects { pods: vec![on(1), on(2)], ..crashed() };
     let found = duplicates(&told);
     assert!(found.len() == 1 && found[0].starts_with("likely "), "{found:#?}");
     assert!(found[0].ends_with("on network it: shop/p1 on node-1, shop/p2 on node-1"));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::*;
 use crate::cluster::fixtures::{
-    Told, calico, commands, crashed, line, lines, overlapping, pod, pool,
+    Objects, calico, commands, crashed, line, lines, overlapping, pod, pool,
 };
 use crate::contract::Step;
 
@@ -26,7 +26,7 @@ fn unsaid(name: &str, node: &str, wanted: &str) -> Value {
 }
 
 /// The steps of the finding about a leaked IP.
-fn steps(told: &Told, ip: &str) -> Vec<Step> {
+fn steps(told: &Objects, ip: &str) -> Vec<Step> {
     let cluster = told.judged();
     let ours =
         |one: &&ClusterFinding| one.code == LEAKED && one.ip.is_some_and(|of| of.to_string() == ip);
@@ -114,7 +114,7 @@ fn nothing_is_freed_while_a_pod_has_it_that_may_run() {
         told.pods.push(ended("node-2"));
         assert_eq!(commands(&told.judged()).len(), 1);
         // If several pods had the IP, each counts.
-        let mut told = Told { nodes: silent.nodes.clone(), ..told };
+        let mut told = Objects { nodes: silent.nodes.clone(), ..told };
         let last = told.pods.len() - 1;
         told.pods[last]["metadata"]["name"] = json!("another");
         told.pods.push(ended("node-1"));
@@ -210,7 +210,7 @@ fn an_allocation_that_names_nobody_is_asked_for_where_pods_are_being_made() {
 #[test]
 fn where_many_nodes_are_to_be_asked_a_command_names_them() {
     let mut told = crashed();
-    let named = |told: &Told| {
+    let named = |told: &Objects| {
         let steps = steps(told, "192.168.7.11");
         let all = |step: &&Step| step.command.as_deref() == Some("kubectl get pods -A -o wide");
         steps.iter().filter(all).count()
@@ -250,14 +250,14 @@ fn a_reservation_of_no_network_is_not_passed_over_for_a_networks_pool() {
             "spec": {"range": "192.168.7.0/27", "allocations": allocations},
         })
     };
-    let leaked = |told: &Told| {
+    let leaked = |told: &Objects| {
         let told = lines(&told.judged());
         told.iter().any(|line| {
             line.ends_with("192.168.7.11 its pod shop/gone is gone; no pool has an entry for it")
         })
     };
     let entry = || json!({"11": {"id": "a", "podref": "shop/web-0"}});
-    let of = |pools: Vec<Value>, reservations: &[&str]| Told {
+    let of = |pools: Vec<Value>, reservations: &[&str]| Objects {
         pools,
         overlapping: reservations.iter().map(|name| overlapping(name, "shop/gone")).collect(),
         ..crashed()

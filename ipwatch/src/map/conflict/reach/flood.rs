@@ -48,14 +48,14 @@ impl Tags {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Way {
+enum Direction {
     /// Received by the device.
     In,
     /// Sent by the device.
     Out,
 }
 
-type State = (DevId, Way, Tags);
+type State = (DevId, Direction, Tags);
 
 /// By which port a flooding device was entered. The first entry floods to all others, so a second one need not repeat
 /// them.
@@ -166,11 +166,11 @@ impl<'a> Flood<'a> {
             flood.own.push((lower, plan.devs[dev].kind));
             dev = lower;
         }
-        flood.go((origin, Way::Out, Tags::default()), None);
+        flood.go((origin, Direction::Out, Tags::default()), None);
         while let Some(((dev, way, tags), by)) = flood.queue.pop_front() {
             match way {
-                Way::In => flood.received(dev, tags, by),
-                Way::Out => flood.sent(dev, tags, by),
+                Direction::In => flood.received(dev, tags, by),
+                Direction::Out => flood.sent(dev, tags, by),
             }
         }
         (flood.found, flood.skewed, flood.complete)
@@ -192,7 +192,7 @@ impl<'a> Flood<'a> {
     /// device has a VLAN of that number.
     fn pass(&mut self, dev: DevId, tags: Tags, by: Option<DevId>) {
         self.skewed |= self.vlan_of(dev, tags).is_some();
-        self.go((dev, Way::Out, tags), by);
+        self.go((dev, Direction::Out, tags), by);
     }
 
     /// The VLAN device on top of a device for the outermost tag.
@@ -207,19 +207,19 @@ impl<'a> Flood<'a> {
         match one.kind {
             Kind::Veth => {
                 if let Some(end) = one.lower {
-                    self.go((end, Way::In, tags), by);
+                    self.go((end, Direction::In, tags), by);
                 }
             }
             Kind::Bridge(filtering) => self.bridge(dev, filtering, dev, tags, by),
             Kind::Vlan(id) => {
                 if let (Some(lower), Some(tags)) = (one.lower, tags.push(id)) {
-                    self.go((lower, Way::Out, tags), by);
+                    self.go((lower, Direction::Out, tags), by);
                 }
             }
             Kind::Macvlan(_) | Kind::Ipvlan { .. } => self.child_sent(dev, tags, by),
             Kind::Vxlan => {
                 for end in &one.tunnel {
-                    self.go((*end, Way::In, tags), by.or(Some(dev)));
+                    self.go((*end, Direction::In, tags), by.or(Some(dev)));
                 }
             }
             Kind::Bond => {
@@ -241,7 +241,7 @@ impl<'a> Flood<'a> {
             let all = plan.devs[parent].uppers.iter().copied();
             let same = all.filter(|other| plan.devs[*other].kind == kind);
             for other in self.flood_from(dev, (parent, u16::MAX, tags, false), same) {
-                self.go((other, Way::In, tags), by.or(Some(parent)));
+                self.go((other, Direction::In, tags), by.or(Some(parent)));
             }
         }
         if !matches!(kind, Kind::Ipvlan { l2: false, .. }) {
@@ -255,7 +255,7 @@ impl<'a> Flood<'a> {
         let plan = self.plan;
         let one = &plan.devs[dev];
         if let Some(vlan) = self.vlan_of(dev, tags) {
-            self.go((vlan, Way::In, tags.pop()), by);
+            self.go((vlan, Direction::In, tags.pop()), by);
             return;
         }
         match one.master.map(|master| (master, plan.devs[master].kind)) {
@@ -265,7 +265,7 @@ impl<'a> Flood<'a> {
             }
             Some((master, Kind::Bond)) => {
                 if self.only_slave(master) == Some(dev) {
-                    self.go((master, Way::In, tags), by);
+                    self.go((master, Direction::In, tags), by);
                 }
                 return;
             }
@@ -277,7 +277,7 @@ impl<'a> Flood<'a> {
         let own = self.own.iter().find(|(lower, _)| *lower == dev).map(|(_, kind)| *kind);
         for upper in &one.uppers {
             if hears(plan.devs[*upper].kind, own) {
-                self.go((*upper, Way::In, tags), by.or(Some(dev)));
+                self.go((*upper, Direction::In, tags), by.or(Some(dev)));
             }
         }
         if tags == Tags::default() && dev != self.origin && is_endpoint(plan, dev) {
@@ -318,7 +318,7 @@ impl<'a> Flood<'a> {
                 self.skewed |= !back;
             }
             if to == bridge {
-                self.go((bridge, Way::In, leaves), by);
+                self.go((bridge, Direction::In, leaves), by);
             } else {
                 self.pass(to, leaves, by);
             }

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::sinks::otlp::route::Place;
+use crate::sinks::otlp::route::Endpoint;
 
 fn resolve(file: &str, variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
     let otlp: Otlp = toml::from_str(file).map_err(|error| error.to_string())?;
@@ -34,7 +34,7 @@ fn the_file_wins_then_the_signals_variable_then_the_one_of_all() {
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20all,x-a = 1"),
     ];
     let route = one("", &all);
-    assert_eq!(route.target.place, Place::Tcp("traces".into(), 2));
+    assert_eq!(route.target.endpoint, Endpoint::Tcp("traces".into(), 2));
     assert_eq!(route.target.path, "/here", "a signal's own URL is whole");
     assert_eq!((route.protocol, route.timeout), (Protocol::Http, Duration::from_millis(800)));
     assert_eq!(route.headers["authorization"], "Bearer all");
@@ -50,7 +50,7 @@ fn the_file_wins_then_the_signals_variable_then_the_one_of_all() {
         headers = { authorization = "Bearer file" }
     "#;
     let route = one(file, &all);
-    assert_eq!(route.target.place, Place::Tcp("file".into(), 3));
+    assert_eq!(route.target.endpoint, Endpoint::Tcp("file".into(), 3));
     assert!(route.target.secure && route.tls.is_some());
     assert_eq!(route.target.path, "/base/v1/traces");
     assert_eq!((route.protocol, route.timeout), (Protocol::Grpc, Duration::from_secs(3)));
@@ -68,7 +68,7 @@ fn each_signal_has_its_own_path() {
     let settings = resolve(file, &[]).unwrap().unwrap();
     let paths: Vec<&str> = settings.routes.iter().map(|route| &*route.target.path).collect();
     assert_eq!(paths, ["/v1/traces", "/v1/logs", "/v1/metrics"]);
-    assert_eq!(settings.routes[0].target.place, Place::Tcp("::1".into(), 4318));
+    assert_eq!(settings.routes[0].target.endpoint, Endpoint::Tcp("::1".into(), 4318));
     assert!(resolve("signals = [\"profiles\"]", &[]).unwrap_err().contains("profiles"));
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Fresh(bool);
 impl<L: Listed> Store for Pools<L> {
     const NAME: &'static str = L::NAME;
     type Link = L::Link;
-    type Told = Fresh;
+    type Cursor = Fresh;
 
     async fn open(&self, visit: &Visit) -> Result<L::Link, EtcdError> {
         self.0.open(visit).await

@@ -20,7 +20,7 @@ pub(super) trait Store: Send + 'static {
     /// A connection to a member that answers.
     type Link: Send;
     /// Where a watch resumes, also in another session.
-    type Told: Send;
+    type Cursor: Send;
 
     fn open(&self, visit: &Visit) -> impl Future<Output = Result<Self::Link, EtcdError>> + Send;
 
@@ -30,13 +30,13 @@ pub(super) trait Store: Send + 'static {
         link: &mut Self::Link,
         visit: &Visit,
         reporter: &mut Reporter<K>,
-    ) -> impl Future<Output = Result<Self::Told, Ended>> + Send;
+    ) -> impl Future<Output = Result<Self::Cursor, Ended>> + Send;
 
     /// Reports changes since then, until it fails.
     fn watch<K: Keys>(
         &mut self,
         link: Self::Link,
-        told: &mut Self::Told,
+        told: &mut Self::Cursor,
         visit: &Visit,
         reporter: &mut Reporter<K>,
     ) -> impl Future<Output = Result<Infallible, Ended>> + Send;
@@ -77,7 +77,7 @@ struct Follower<S: Store, K> {
     /// The member that is tried next.
     member: usize,
     /// Where the next session can resume. `None`: everything must be listed.
-    told: Option<S::Told>,
+    told: Option<S::Cursor>,
     /// The member, for people.
     about: String,
 }

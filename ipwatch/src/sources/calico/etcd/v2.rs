@@ -62,13 +62,13 @@ pub(super) struct Store {
 
 /// Where the last report ended.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct Cursor {
     cluster: Option<HeaderValue>,
     /// For each tree, the index up to which everything was reported.
     until: [u64; TREES],
 }
 
-impl Told {
+impl Cursor {
     /// For a tree whose poll was open before the index was requested and stayed silent long after: everything up to
     /// that index was reported.
     fn reach(&mut self, index: &Index) {
@@ -124,7 +124,7 @@ impl Store {
 impl reflector::Store for Store {
     const NAME: &'static str = "etcd v2";
     type Link = Line;
-    type Told = Told;
+    type Cursor = Cursor;
 
     async fn open(&self, visit: &Visit) -> Result<Line, EtcdError> {
         let mut line = Line::new(visit);
@@ -137,12 +137,12 @@ impl reflector::Store for Store {
         line: &mut Line,
         visit: &Visit,
         reporter: &mut Reporter<K>,
-    ) -> Result<Told, Ended> {
+    ) -> Result<Cursor, Ended> {
         let pace = visit.pace;
         let began = clock::now();
         self.known.clear();
         reporter.began(began).await?;
-        let mut told = Told { cluster: None, until: [0; TREES] };
+        let mut told = Cursor { cluster: None, until: [0; TREES] };
         for (n, tree) in self.trees.iter().enumerate() {
             // Through the leader (`quorum`): a member that lags behind would return outdated data.
             let path = format!("/v2/keys{tree}?recursive=true&quorum=true");
@@ -185,7 +185,7 @@ impl reflector::Store for Store {
     async fn watch<K: Keys>(
         &mut self,
         mut line: Line,
-        told: &mut Told,
+        told: &mut Cursor,
         visit: &Visit,
         reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
@@ -250,7 +250,7 @@ impl reflector::Store for Store {
 impl Store {
     /// Opens a poll for each tree, from the last report. Earlier polls can be dropped, because these resume from the
     /// same index.
-    async fn polls(&self, visit: &Visit, told: &Told) -> Result<Polls, EtcdError> {
+    async fn polls(&self, visit: &Visit, told: &Cursor) -> Result<Polls, EtcdError> {
         let polls = FuturesUnordered::new();
         for (n, tree) in self.trees.iter().enumerate() {
             let mut line = Line::new(visit);
@@ -339,7 +339,7 @@ async fn wait(mut answer: Answer, until: u64, pace: Pace) -> Result<Polled, Etcd
 
 /// Requests the store's index. Also shows that the server is alive: a long poll may be silent for hours, even if the
 /// server hangs.
-async fn alive(line: &mut Line, told: &Told, pace: Pace) -> Result<Index, EtcdError> {
+async fn alive(line: &mut Line, told: &Cursor, pace: Pace) -> Result<Index, EtcdError> {
     let asked = clock::now();
     let mut answer = within(ALIVE, pace.answer, line.get(ALIVE, SMALL)).await?;
     let (now, cluster) = (answer.index, answer.cluster.clone());

@@ -52,7 +52,7 @@ pub(super) struct Store;
 
 /// Where the last report ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct Cursor {
     cluster: u64,
     /// For each prefix, the first revision of which something may not have been reported. The revision of an event is
     /// reported again, because a transaction may contain several events, and a repeated report does no harm.
@@ -62,7 +62,7 @@ pub(super) struct Told {
 impl reflector::Store for Store {
     const NAME: &'static str = "etcd v3";
     type Link = Client;
-    type Told = Told;
+    type Cursor = Cursor;
 
     async fn open(&self, visit: &Visit) -> Result<Client, EtcdError> {
         connect(visit).await
@@ -73,14 +73,14 @@ impl reflector::Store for Store {
         client: &mut Client,
         visit: &Visit,
         reporter: &mut Reporter<K>,
-    ) -> Result<Told, Ended> {
+    ) -> Result<Cursor, Ended> {
         list(client, visit.pace, reporter).await
     }
 
     async fn watch<K: Keys>(
         &mut self,
         client: Client,
-        told: &mut Told,
+        told: &mut Cursor,
         visit: &Visit,
         reporter: &mut Reporter<K>,
     ) -> Result<Infallible, Ended> {
@@ -119,10 +119,10 @@ async fn list<K: Keys>(
     client: &Client,
     pace: Pace,
     reporter: &mut Reporter<K>,
-) -> Result<Told, Ended> {
+) -> Result<Cursor, Ended> {
     let began = clock::now();
     reporter.began(began).await?;
-    let mut of: Option<Told> = None;
+    let mut of: Option<Cursor> = None;
     let mut bytes = 0usize;
     for prefix in PREFIXES {
         let end = after(prefix);
@@ -182,11 +182,11 @@ pub(super) async fn get(
 }
 
 /// The revision that all pages must have.
-fn first(header: Option<&ResponseHeader>) -> Result<Told, EtcdError> {
+fn first(header: Option<&ResponseHeader>) -> Result<Cursor, EtcdError> {
     let header = header.filter(|header| header.revision > 0);
     let none = || EtcdError::Garbage { what: LIST, why: "a list without a revision".to_owned() };
     let header = header.ok_or_else(none)?;
-    Ok(Told { cluster: header.cluster_id, from: [header.revision + 1; PREFIXES.len()] })
+    Ok(Cursor { cluster: header.cluster_id, from: [header.revision + 1; PREFIXES.len()] })
 }
 
 /// The first key after all keys with this prefix.
@@ -202,7 +202,7 @@ pub(super) fn after(prefix: &str) -> Vec<u8> {
 /// Watches until it fails.
 struct Watch<'a> {
     visit: &'a Visit,
-    told: &'a mut Told,
+    told: &'a mut Cursor,
     /// The server's ids of the created watches, in the order of the prefixes: etcd answers in the order of the
     /// requests.
     ids: Vec<i64>,
@@ -303,7 +303,7 @@ impl Watch<'_> {
 }
 
 /// Opens one stream for all prefixes.
-async fn open(client: &Client, told: &Told) -> Result<Watches, EtcdError> {
+async fn open(client: &Client, told: &Cursor) -> Result<Watches, EtcdError> {
     let of = |(prefix, from): (&&str, &i64)| WatchCreateRequest {
         key: prefix.as_bytes().to_vec(),
         range_end: after(prefix),

@@ -10,7 +10,7 @@ use super::error::KubeletError;
 use super::messages::{Nothing, Pods};
 use super::{LIST, WATCH};
 use crate::sources::grpc;
-use crate::sources::socket::Way;
+use crate::sources::socket::SocketPath;
 
 /// Maximum size in bytes of a list. 500 pods with all managed fields have 10 MiB.
 const LIST_LIMIT: usize = 32 << 20;
@@ -23,7 +23,7 @@ const QUEUE: usize = 4;
 pub(super) struct Client(Channel);
 
 impl Client {
-    pub(super) async fn connect(way: &Way) -> Result<Self, KubeletError> {
+    pub(super) async fn connect(way: &SocketPath) -> Result<Self, KubeletError> {
         Ok(Self(grpc::connect(way, QUEUE).await?))
     }
 

@@ -33,7 +33,7 @@ struct Seen(Heard);
 
 fn watch(socket: &Path, pace: Pace) -> Seen {
     let (emit, heard) = Heard::channel();
-    tokio::spawn(run(Way::new(socket, SOURCE, &Readings::default()), pace, emit));
+    tokio::spawn(run(SocketPath::new(socket, SOURCE, &Readings::default()), pace, emit));
     Seen(heard)
 }
 

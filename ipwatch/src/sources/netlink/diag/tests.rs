@@ -7,7 +7,7 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fact::Door;
+use crate::fact::NetnsPath;
 use crate::fact::{NetnsRef, Observation};
 use crate::sources::netlink::testing::{in_new_netns, root, run};
 use crate::sources::netlink::{AdoptError, Requests, netns_open};
@@ -101,9 +101,9 @@ impl Closing {
         Self { netns, kept: (listeners, far), orphans }
     }
 
-    fn by_fd(&self) -> Vec<Door> {
+    fn by_fd(&self) -> Vec<NetnsPath> {
         let fd = self.netns.as_raw_fd().cast_unsigned();
-        vec![Door::Fd { pid: std::process::id(), fd }]
+        vec![NetnsPath::Fd { pid: std::process::id(), fd }]
     }
 
     fn names(&self) -> NetnsRef {
@@ -153,12 +153,12 @@ fn orphans_that_alone_hold_a_netns_are_found_by_its_handle() {
         Observation::Netns { netns } => Some(netns),
         _ => None,
     });
-    if requests.orphans(names.unwrap(), &[Door::Handle]).is_err() {
+    if requests.orphans(names.unwrap(), &[NetnsPath::Handle]).is_err() {
         eprintln!("skipped: no handles of namespaces before 6.18");
         return;
     }
     let Closing { netns, kept, orphans } = closing;
     drop((netns, kept));
-    let found = requests.orphans(names.unwrap(), &[Door::Handle]).unwrap();
+    let found = requests.orphans(names.unwrap(), &[NetnsPath::Handle]).unwrap();
     assert!(orphans.iter().all(|orphan| found.contains(orphan)), "{found:?}");
 }

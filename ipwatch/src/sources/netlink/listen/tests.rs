@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::fact::Door;
+use crate::fact::NetnsPath;
 use crate::sources::netlink::Requests;
 use crate::sources::netlink::testing::{Netns, in_new_netns, ip, root};
 
@@ -194,7 +194,7 @@ fn the_host_with_a_number_of_its_own_stays_the_host() {
             // A request from here about a device there whose peer is here makes the kernel assign an nsid to this
             // netns.
             let mut requests = Requests::new().unwrap();
-            let door = [Door::Task { pid: netns.pid(), tid: netns.pid() }];
+            let door = [NetnsPath::Task { pid: netns.pid(), tid: netns.pid() }];
             let facts = requests.adopt(NetnsRef::default(), &door, &[], false).unwrap();
             let Some(Observation::Netns { netns: name }) = facts.first().map(|fact| &fact.what)
             else {

@@ -19,7 +19,7 @@ pub(super) fn what(
     netns: NetnsRef,
 ) -> Result<Option<Observation>, DecodeError> {
     let gone = kind == libc::RTM_DELROUTE;
-    let Some(Told { route, unicast }) = route(payload, gone)? else { return Ok(None) };
+    let Some(Parsed { route, unicast }) = route(payload, gone)? else { return Ok(None) };
     let Route { key, hops } = route;
     Ok(match (unicast, gone) {
         (true, true) => Some(Observation::RouteGone { netns, key, hops }),
@@ -33,12 +33,12 @@ pub(super) fn what(
     })
 }
 
-struct Told {
+struct Parsed {
     route: Route,
     unicast: bool,
 }
 
-fn route(payload: &[u8], gone: bool) -> Result<Option<Told>, DecodeError> {
+fn route(payload: &[u8], gone: bool) -> Result<Option<Parsed>, DecodeError> {
     const RTM_F_CLONED: u32 = 0x200;
     let Some(&[family, to_len, from_len, _, table, _, _, kind, a, b, c, d]) =
         payload.first_chunk::<HEADER>()
@@ -83,7 +83,7 @@ fn route(payload: &[u8], gone: bool) -> Result<Option<Told>, DecodeError> {
     if hops.is_empty() {
         hops.extend(only.hop(flags, gone));
     }
-    Ok(Some(Told { route: Route { key, hops }, unicast: kind == RTN_UNICAST }))
+    Ok(Some(Parsed { route: Route { key, hops }, unicast: kind == RTN_UNICAST }))
 }
 
 /// Routes to fe80:: and ff00:: exist for every device and lead to no particular host.

@@ -9,8 +9,8 @@ use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
 
 mod wire;
 
-fn door(netns: &Netns) -> Vec<Door> {
-    vec![Door::Task { pid: netns.pid(), tid: netns.pid() }]
+fn door(netns: &Netns) -> Vec<NetnsPath> {
+    vec![NetnsPath::Task { pid: netns.pid(), tid: netns.pid() }]
 }
 
 fn names(facts: &[Fact]) -> NetnsRef {
@@ -197,7 +197,7 @@ fn another_netns_behind_the_door_is_refused_and_left_alone() {
         let refused = requests.adopt(wanted, &door(&netns), &[], false);
         assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "{refused:?}");
     }
-    let own = [Door::Task { pid: std::process::id(), tid: std::process::id() }];
+    let own = [NetnsPath::Task { pid: std::process::id(), tid: std::process::id() }];
     let refused = requests.adopt(NetnsRef::default(), &own, &[], false);
     assert!(matches!(refused, Err(AdoptError::Mismatch { .. })), "the host's: {refused:?}");
 
@@ -219,8 +219,8 @@ fn the_first_door_that_agrees_is_taken() {
     let mut requests = Requests::new().unwrap();
     let wanted = NetnsRef::inode(netns.inode());
     let doors = [
-        Door::Task { pid: u32::MAX >> 2, tid: 1 },
-        Door::Handle, // the cookie is not known
+        NetnsPath::Task { pid: u32::MAX >> 2, tid: 1 },
+        NetnsPath::Handle, // the cookie is not known
         door(&other).remove(0),
         door(&netns).remove(0),
     ];
@@ -253,17 +253,17 @@ fn every_kind_of_door_opens() {
     run(Command::new("mount").args(["--bind", &of_fd]).arg(&path));
     let mut requests = Requests::new().unwrap();
     let shown = path.to_str().unwrap().to_owned();
-    let by_fd = Door::Fd { pid, fd: number(&fd) };
+    let by_fd = NetnsPath::Fd { pid, fd: number(&fd) };
     let wanted = names(
         &requests.adopt(NetnsRef::default(), std::slice::from_ref(&by_fd), &[], true).unwrap(),
     );
     let mut doors = vec![
         by_fd,
-        Door::Socket { pid, fd: number(&socket) },
-        Door::Mount { pid, path: shown.clone() },
+        NetnsPath::Socket { pid, fd: number(&socket) },
+        NetnsPath::Mount { pid, path: shown.clone() },
     ];
     if rustix::system::uname().release().to_str().is_ok_and(|version| newer(version, (6, 18))) {
-        doors.push(Door::Handle);
+        doors.push(NetnsPath::Handle);
     }
     let adopted: Vec<_> = doors
         .iter()
@@ -271,7 +271,7 @@ fn every_kind_of_door_opens() {
         .collect();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    let by_link = Door::Mount { pid, path: link.to_str().unwrap().to_owned() };
+    let by_link = NetnsPath::Mount { pid, path: link.to_str().unwrap().to_owned() };
     let followed = requests.adopt(wanted, &[by_link], &[], true);
     run(Command::new("umount").arg(&path));
     assert!(matches!(followed, Err(AdoptError::Closed(_))), "{followed:?}");
@@ -299,14 +299,15 @@ fn what_is_no_netns_is_never_opened() {
     let user = File::open("/proc/self/ns/user").unwrap();
     let number = |file: &File| std::os::fd::AsRawFd::as_raw_fd(file).cast_unsigned();
     let mut requests = Requests::new().unwrap();
-    let at = |path: &std::path::Path| Door::Mount { pid, path: path.to_str().unwrap().to_owned() };
+    let at =
+        |path: &std::path::Path| NetnsPath::Mount { pid, path: path.to_str().unwrap().to_owned() };
     for door in [
         at(&fifo),
         at(&link),
         at(dir.path()),
-        Door::Fd { pid, fd: number(&plain) },
-        Door::Fd { pid, fd: number(&user) },
-        Door::Socket { pid, fd: number(&plain) },
+        NetnsPath::Fd { pid, fd: number(&plain) },
+        NetnsPath::Fd { pid, fd: number(&user) },
+        NetnsPath::Socket { pid, fd: number(&plain) },
     ] {
         let refused = requests.adopt(NetnsRef::default(), std::slice::from_ref(&door), &[], true);
         assert!(matches!(refused, Err(AdoptError::Closed(_))), "{door:?}: {refused:?}");

@@ -8,7 +8,7 @@ use super::super::error::RuntimeError;
 use crate::dial::{self, Driver};
 use crate::sources::body;
 use crate::sources::errors::{Unconnected, cut};
-use crate::sources::socket::Way;
+use crate::sources::socket::SocketPath;
 
 /// Maximum size in bytes of a response's head.
 const HEAD_LIMIT: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub(super) struct Answer {
 
 /// Sends a GET request. Any status but 200 is an error.
 pub(super) async fn get(
-    way: &Way,
+    way: &SocketPath,
     what: &'static str,
     target: &str,
 ) -> Result<Answer, RuntimeError> {

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::super::testing::{Docker, Place, Seen, hurried, pace, run};
+use super::super::testing::{Docker, Seen, SocketDir, hurried, pace, run};
 use super::super::{Kind, Pace, Runtimes};
 use super::*;
 use crate::fact::{Observation, SourceStatus};
@@ -32,7 +32,7 @@ fn found(entries: &[String]) -> Found {
     sorted("docker", &documents::read("test", list(entries).as_bytes()).unwrap())
 }
 
-fn start(engine: &Docker, place: &Place, pace: Pace) -> (Runtimes, Seen) {
+fn start(engine: &Docker, place: &SocketDir, pace: Pace) -> (Runtimes, Seen) {
     let path = place.path("docker.sock");
     engine.serve(&path);
     let (runtimes, _, seen) = run(&[(&path, Some(Kind::Docker))], pace);
@@ -136,7 +136,7 @@ fn a_list_is_bounded() {
 
 #[tokio::test]
 async fn a_new_container_is_asked_after_once_and_again_when_it_is_restarted() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let engine = Docker::new(&list(&[listed("a", "web", "running", "bridge")]));
     engine.set("/containers/a/json", &inspected("/run/docker/netns/1"));
     let (_, mut seen) = start(&engine, &place, pace());
@@ -168,7 +168,7 @@ async fn a_new_container_is_asked_after_once_and_again_when_it_is_restarted() {
 
 #[tokio::test]
 async fn what_docker_removes_is_gone() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let web = listed("a", "web", "running", "bridge");
     let engine = Docker::new(&list(&[web, listed("b", "side", "running", "container:a")]));
     engine.set("/containers/a/json", &inspected("/run/docker/netns/1"));
@@ -191,7 +191,7 @@ async fn what_docker_removes_is_gone() {
 
 #[tokio::test]
 async fn a_container_whose_lock_is_held_delays_no_list() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let stuck = listed("stuck", "web", "running", "bridge");
     let engine = Docker::new(&list(&[stuck, listed("b", "api", "running", "bridge")]));
     engine.state().stuck.insert("/containers/stuck/json".into());
@@ -205,7 +205,7 @@ async fn a_container_whose_lock_is_held_delays_no_list() {
 
 #[tokio::test]
 async fn a_dead_container_has_nothing_left_to_ask_after() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let engine = Docker::new(&list(&[listed("a", "web", "dead", "bridge")]));
     let (_, mut seen) = start(&engine, &place, pace());
     assert!(seen.list().await);
@@ -215,7 +215,7 @@ async fn a_dead_container_has_nothing_left_to_ask_after() {
 
 #[tokio::test]
 async fn a_huge_answer_is_not_read_to_the_end() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let engine = Docker::new(&format!("[{}]", " ".repeat(17 << 20)));
     let (_, mut seen) = start(&engine, &place, pace());
     let down = seen.source("docker", SourceStatus::Down).await;
@@ -224,7 +224,7 @@ async fn a_huge_answer_is_not_read_to_the_end() {
 
 #[tokio::test]
 async fn podmans_socket_is_podmans() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let engine = Docker::new("[]");
     let version =
         r#"{"Version":"4.3.1","ApiVersion":"1.41","Components":[{"Name":"Podman Engine"}]}"#;
@@ -235,7 +235,7 @@ async fn podmans_socket_is_podmans() {
 
 #[tokio::test]
 async fn a_line_without_end_ends_the_stream_and_not_the_source() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let engine = Docker::new("[]");
     // A stream that lasted longer would be requested again.
     let pace = Pace { poll: Duration::from_secs(3600), ..pace() };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::cri::messages::PodSandbox;
-use super::super::testing::{Cri, Docker, PATIENCE, Place, hurried, pace, run, says};
+use super::super::testing::{Cri, Docker, PATIENCE, SocketDir, hurried, pace, run, says};
 use super::super::{Kind, Pace};
 use super::CRI;
 use crate::fact::{Life, Observation, SourceStatus};
@@ -11,7 +11,7 @@ use crate::testing::{Log, hear};
 
 #[tokio::test]
 async fn a_runtime_that_hangs_is_down_and_delays_nobody() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (mute, fine) = (place.path("containerd.sock"), place.path("b.sock"));
     says(&mute, b"");
     Cri::new("cri-o").with("s1").serve(&fine);
@@ -31,7 +31,7 @@ async fn a_runtime_that_hangs_is_down_and_delays_nobody() {
 
 #[tokio::test]
 async fn the_first_judgement_waits_for_nobody_for_ever() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     says(&path, b"");
     let pace = Pace { first: Duration::from_millis(100), ..pace() };
@@ -48,7 +48,7 @@ async fn the_first_judgement_waits_for_nobody_for_ever() {
 
 #[tokio::test]
 async fn garbage_is_no_answer() {
-    let place = Place::new();
+    let place = SocketDir::new();
     for (file, garbage, kind) in [
         ("a.sock", &b"SSH-2.0-OpenSSH_9.2\r\n"[..], CRI),
         ("b.sock", b"\x00\x00\xff\x04\x00\x00\x00\x00\x00", CRI),
@@ -69,7 +69,7 @@ async fn garbage_is_no_answer() {
 
 #[tokio::test]
 async fn an_answer_without_end_is_not_read_to_the_end() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1");
     let huge = vec![b'x'; 17 << 20].into();
@@ -83,7 +83,7 @@ async fn an_answer_without_end_is_not_read_to_the_end() {
 
 #[tokio::test]
 async fn ten_thousand_containers_are_told_and_more_than_the_bound_are_not_forgotten() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1");
     for n in 0..10_000 {
@@ -113,7 +113,7 @@ async fn ten_thousand_containers_are_told_and_more_than_the_bound_are_not_forgot
 
 #[tokio::test]
 async fn hostile_names_and_ids_are_left_out() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1");
     {
@@ -137,7 +137,7 @@ async fn hostile_names_and_ids_are_left_out() {
 
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_asked_after_keeps_no_other_waiting() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let path = place.path("a.sock");
     let runtime = Cri::new("cri-o").with("s1").with("s2");
     runtime.state().stuck.insert("s1".into());
@@ -164,7 +164,7 @@ async fn no_secret_of_a_verbose_answer_is_told_or_logged() {
         .finish();
     let _logging = hear(subscriber);
 
-    let place = Place::new();
+    let place = SocketDir::new();
     let (cri, docker) = (place.path("a.sock"), place.path("docker.sock"));
     let runtime = Cri::new("cri-o").with("s1").with("s2");
     let verbose = format!(
