@@ -1,10 +1,10 @@
 //! `--redact`: stand-ins for names and IPs, the same one for the same name throughout, also within sentences and commands.
 //! Pure.
 //!
-//! A name is known by the field that it stands in, by the quotes that every sentence of ours puts around what others chose,
-//! or by its form: IPs, MACs, UUIDs, long hexadecimal ids, the parts of paths. Where in doubt something is replaced: a
-//! report that says `process-1` for a word of ours can still be read, one that tells a name cannot be taken back. Numbers
-//! of processes, netns and devices, times and the words of runtimes for states stay.
+//! A name is recognised by the field that it stands in, by quotes around it, or by its form: IPs, MACs, UUIDs, long
+//! hexadecimal ids, the parts of paths. In doubt a word is replaced. Not recognised is a plain word that stands only within
+//! a sentence: a pod in the evidence of another one's finding, the host in a source's URL, an acknowledgement's note.
+//! Numbers of processes, netns and devices, times and the runtimes' words for states stay.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
