@@ -7,8 +7,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::files::read_small;
 use crate::name;
-use crate::state::read_small;
 
 /// Entries of the directory that are looked at: a /16, and what lies beside it. Half a second, once.
 const MOST: usize = 70_000;

@@ -17,6 +17,7 @@ pub mod ask;
 pub mod cni;
 pub mod config;
 pub mod delegate;
+mod files;
 pub mod found;
 pub mod gate;
 pub mod install;

@@ -3,17 +3,18 @@
 //! 0600 in a directory of 0700, for a network configuration may carry credentials. A file is replaced whole, so that
 //! whoever reads without the lock reads an old or a new one. No link is followed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::files::{self, Attributes, OPEN_FLAGS, make_dir, read_small};
 use crate::time::Deadline;
 
 /// Longest file: eight configurations.
@@ -65,8 +66,10 @@ impl State {
     /// # Errors
     /// It cannot be written.
     pub fn write(&self, dir: &Path, network: &str) -> io::Result<()> {
-        make(dir)?;
-        write_private(&file(dir, network), &serde_json::to_vec(self)?)
+        make_dir(dir)?;
+        // Not synced: after a crash of the node nothing is held, and parked reservations are found by their name.
+        let attributes = Attributes { synced: false, ..Attributes::PRIVATE };
+        files::replace(&file(dir, network), &serde_json::to_vec(self)?, attributes)
     }
 
     /// Networks that have a file.
@@ -85,13 +88,6 @@ fn file(dir: &Path, network: &str) -> PathBuf {
     dir.join(format!("{network}.parked"))
 }
 
-pub(crate) fn make(dir: &Path) -> io::Result<()> {
-    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// A lock, until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
@@ -104,11 +100,11 @@ impl Lock {
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`]: somebody has it. Anything else stays so, and is not worth waiting for.
     pub fn try_take(dir: &Path, name: &str) -> io::Result<Self> {
-        make(dir)?;
+        make_dir(dir)?;
         let path = dir.join(format!("{name}.lock"));
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
-        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        options.custom_flags(OPEN_FLAGS.bits().cast_signed());
         let file = options.open(path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Self { _file: file })
@@ -146,42 +142,6 @@ impl Lock {
 /// Whether somebody else has the lock, which passes.
 pub(crate) fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
-/// A file up to so many bytes. `None`: it is not there.
-pub(crate) fn read_small(path: &Path, longest: usize) -> io::Result<Option<Vec<u8>>> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-    let file = match options.open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is no file"));
-    }
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(limit).read_to_end(&mut bytes)?;
-    if bytes.len() > longest {
-        return Err(io::Error::other("is too long"));
-    }
-    Ok(Some(bytes))
-}
-
-/// Replaces a file by one that only root reads.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    // What a killed one has left.
-    let _ = fs::remove_file(&new);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let mut file = options.open(&new)?;
-    // Not synced: after a crash of the node nobody holds anything, and what is parked is found by its name.
-    file.write_all(bytes)?;
-    fs::rename(&new, path)
 }
 
 #[cfg(test)]

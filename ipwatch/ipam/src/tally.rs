@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::state::{Lock, read_small, write_private};
+use crate::files::{self, Attributes, read_small};
+use crate::state::Lock;
 
 /// Longest file: a number for each of these words.
 const LONGEST: usize = 4096;
@@ -56,7 +57,8 @@ pub fn count(state_dir: &Path, event: Event) {
     let number = all.entry(event.name()).or_insert(0);
     *number = number.saturating_add(1);
     if let Ok(json) = serde_json::to_vec(&all) {
-        let _ = write_private(&file(state_dir), &json);
+        let counters = Attributes { synced: false, ..Attributes::PRIVATE };
+        let _ = files::replace(&file(state_dir), &json, counters);
     }
 }
 
