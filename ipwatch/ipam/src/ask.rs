@@ -1,7 +1,7 @@
 //! The question to the daemon, over its Unix socket: who still has these addresses?
 //!
-//! One request, one answer, 20 ms for both. Whatever goes wrong is one of few words that are counted, and means that
-//! nothing is known: nobody's ADD or DEL waits for a daemon.
+//! One request and one answer, within 20 ms in all. Any error is one of [`Unanswered`], is counted, and means that nothing
+//! is known. An ADD or a DEL is never delayed further by a daemon that does not answer.
 
 use std::fmt::Write as _;
 use std::io;
@@ -21,27 +21,27 @@ use serde::Deserialize;
 use crate::delegate::ready;
 use crate::time::Deadline;
 
-/// How long the daemon is waited for, where a configuration does not say.
+/// Timeout of the whole exchange if the configuration has no `timeoutMs`.
 pub const PATIENCE: Duration = Duration::from_millis(20);
-/// Longest answer that is taken.
+/// Longest answer that is read, in bytes.
 const LONGEST: usize = 256 * 1024;
-/// The contract's version.
+/// The version of the contract that this client understands.
 const SCHEMA: &str = "ipwatch/v1";
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question<'a> {
-    /// `add`: who has the addresses that were handed out? `del`: who has those of this container?
+    /// `add`: are the assigned addresses still held? `del`: are the addresses of this container still held?
     pub call: &'a str,
     /// The delegate's type.
     pub store: &'a str,
     /// The network.
     pub network: &'a str,
-    /// The runtime's id.
+    /// `CNI_CONTAINERID`.
     pub container: &'a str,
-    /// Its interface.
+    /// `CNI_IFNAME`.
     pub ifname: &'a str,
-    /// `add`: what was handed out.
+    /// `add`: the addresses that the delegate assigned.
     pub ips: &'a [IpAddr],
     /// `del`: inode of the netns that the interface plugin can enter.
     pub netns: Option<u64>,
@@ -50,7 +50,7 @@ pub struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// As a request target.
+    /// The question as the target of an HTTP request.
     #[must_use]
     pub fn target(&self) -> String {
         let mut target = format!("/v1/held?call={}", self.call);
@@ -85,33 +85,33 @@ impl Question<'_> {
 /// The daemon's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct Held {
-    /// About each address that was asked about; `del`: each that the container has reserved.
+    /// `add`: one for each address of the question. `del`: one for each address that is reserved for the container.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// About each parked address.
+    /// One for each parked address of the question.
     #[serde(default)]
     pub parked: Vec<Address>,
-    /// Pods that the network has room for.
+    /// Number of addresses in the network that can be assigned to pods.
     pub usable: Option<u64>,
 }
 
 /// The answer about one address.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Address {
-    /// Which.
+    /// The address.
     pub ip: IpAddr,
-    /// Whether somebody has it.
+    /// Whether it is still held.
     pub state: State,
-    /// Where it is up.
+    /// The netns in which it is up.
     #[serde(default)]
     pub netns: Netns,
-    /// Who has it, in words.
+    /// What holds it, in one line for people.
     #[serde(default)]
     pub who: String,
-    /// A finding about it fires, and is critical.
+    /// Whether a critical finding about it fires.
     #[serde(default)]
     pub critical: bool,
-    /// For how many seconds it has been so.
+    /// For how many seconds the finding that explains it has been open.
     #[serde(default)]
     pub for_secs: u64,
 }
@@ -123,17 +123,17 @@ pub struct Netns {
     pub cookie: Option<u64>,
 }
 
-/// Whether somebody has an address.
+/// Whether an address is still held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Nobody who counts.
+    /// No sandbox that was given it by a store has it.
     Free,
-    /// The sandbox that had it from this store still has it.
+    /// The sandbox that was given it by this store still has it.
     Held,
-    /// It has it, and its DEL is running or has just ended.
+    /// As [`State::Held`], but the sandbox's DEL is running or has just ended.
     Leaving,
-    /// Nobody knows; so does a word that is not known here.
+    /// The daemon does not know, or answered with a state that this version does not know.
     #[serde(other)]
     Unknown,
 }
@@ -141,30 +141,30 @@ pub enum State {
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// No socket, or nobody behind it.
+    /// There is no socket, or no process listens on it.
     #[error("no-daemon")]
     NoDaemon,
-    /// The socket is not open to us, or is not root's.
+    /// This process may not connect to the socket, or the socket's process does not run as root.
     #[error("refused")]
     Refused,
     /// It took too long.
     #[error("timeout")]
     Timeout,
-    /// It does not know the question.
+    /// The daemon is of a version that does not know the question.
     #[error("old-daemon")]
     Old,
-    /// It cannot say yet, or has too much to do.
+    /// The daemon is still starting, or is overloaded.
     #[error("not-ready")]
     NotReady,
-    /// What came is no answer.
+    /// The answer could not be parsed.
     #[error("broken-answer")]
     Broken,
 }
 
-/// Asks.
+/// Asks the daemon behind the socket at `path`.
 ///
 /// # Errors
-/// There is no answer in time.
+/// [`Unanswered`]
 pub fn ask(path: &Path, question: &Question<'_>, patience: Duration) -> Result<Held, Unanswered> {
     let deadline = Deadline::within(patience);
     let socket = dial(path)?;
@@ -181,11 +181,11 @@ fn dial(path: &Path) -> Result<OwnedFd, Unanswered> {
     let address = SocketAddrUnix::new(path).map_err(|_| Unanswered::NoDaemon)?;
     connect(&socket, &address).map_err(|error| match error {
         rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => Unanswered::Refused,
-        // Its queue is full: it accepts nobody.
+        // The listener's queue is full, because its process does not accept connections.
         rustix::io::Errno::AGAIN => Unanswered::Timeout,
         _ => Unanswered::NoDaemon,
     })?;
-    // A stranger's word is no proof.
+    // An answer counts only if it comes from root (or, in tests, from the same user).
     let peer = socket_peercred(&socket).map_err(|_| Unanswered::Refused)?;
     let known = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
     known.then_some(socket).ok_or(Unanswered::Refused)
@@ -208,7 +208,7 @@ fn tell(socket: &OwnedFd, mut rest: &[u8], deadline: Deadline) -> Result<(), Una
     Ok(())
 }
 
-/// Everything until the daemon closes, or as much as it has announced.
+/// Reads until the daemon closes the connection or the body has the announced length.
 fn hear(socket: &OwnedFd, deadline: Deadline) -> Result<Vec<u8>, Unanswered> {
     let (mut heard, mut part) = (Vec::new(), [0; 8192]);
     loop {
@@ -338,7 +338,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let nowhere = dir.path().join("nowhere");
         assert_eq!(ask(&nowhere, &question(), PATIENCE).unwrap_err(), Unanswered::NoDaemon);
-        // It listens, and never accepts: its process is stopped.
+        // It listens but never accepts, like a daemon that is stopped.
         let hung = dir.path().join("hung");
         let _listener = std::os::unix::net::UnixListener::bind(&hung).unwrap();
         let began = now();

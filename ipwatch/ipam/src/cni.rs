@@ -1,6 +1,4 @@
-//! CNI's protocol: what a runtime puts into the environment, and what it reads from the standard output.
-//!
-//! Specification 0.3.1 to 1.1.0 (`CNI_COMMAND`s, and the error codes 0 to 99 that are CNI's own).
+//! The CNI protocol, versions 0.3.1 to 1.1.0: the environment of a call, results and errors.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -9,23 +7,23 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-/// The versions of the specification that are understood. Those of a configuration that has another one are passed on.
+/// The versions of the specification that are understood. A call with another version is passed to the delegate.
 pub const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 /// `CNI_COMMAND`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Reserve addresses.
+    /// Reserve addresses for a container.
     Add,
-    /// Give them back.
+    /// Free the addresses of a container.
     Del,
-    /// Are they still reserved?
+    /// Check whether they are still reserved.
     Check,
-    /// Give back what is not among these.
+    /// Free the addresses of all containers that are not listed.
     Gc,
-    /// Could an ADD be served?
+    /// Check whether an ADD could be served.
     Status,
-    /// Which versions?
+    /// Report the supported versions.
     Version,
 }
 
@@ -54,9 +52,9 @@ impl Command {
 pub struct Environment {
     /// `CNI_COMMAND`.
     pub command: Command,
-    /// `CNI_CONTAINERID`; empty where the command has none.
+    /// `CNI_CONTAINERID`; empty if the command has none.
     pub container: String,
-    /// `CNI_NETNS`; empty where the runtime knows none.
+    /// `CNI_NETNS`; empty if the runtime gives none.
     pub netns: String,
     /// `CNI_IFNAME`.
     pub ifname: String,
@@ -67,10 +65,10 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads it by `get`, which is `std::env::var_os` but in tests.
+    /// Reads it with `get`, which is `std::env::var_os` except in tests.
     ///
     /// # Errors
-    /// There is no command, or one that is none.
+    /// `CNI_COMMAND` is missing or unknown.
     pub fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
         let text = |name: &str| {
             let value = get(name).unwrap_or_default();
@@ -78,7 +76,7 @@ impl Environment {
         };
         let command = text("CNI_COMMAND");
         let command = Command::read(&command).ok_or_else(|| {
-            // In the words of CNI's own skeleton, which callers look for (`skel.getCmdArgsFromEnv`).
+            // The text of CNI's `skel.getCmdArgsFromEnv`, which callers compare.
             Failure::new(Code::Environment, format!("unknown CNI_COMMAND: {command}"))
         })?;
         let path = get("CNI_PATH").unwrap_or_default();
@@ -100,41 +98,41 @@ impl Environment {
     }
 }
 
-/// CNI's codes of errors, as far as they are used.
+/// The error codes of CNI that this plugin uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// An environment variable is missing or wrong.
     Environment = 4,
     /// Reading or writing failed.
     Io = 5,
-    /// The configuration is no JSON.
+    /// The configuration is not valid JSON.
     Decode = 6,
-    /// The configuration says nothing that can be done.
+    /// The configuration is invalid.
     Config = 7,
     /// Try again later.
     TryAgain = 11,
-    /// What has no code.
+    /// Any other error.
     Other = 999,
 }
 
-/// An error of this plugin itself. Those of the delegate are passed through as they are.
+/// An error of this plugin. Errors of the delegate are passed through unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{msg}")]
 pub struct Failure {
-    /// Which.
+    /// Its code.
     pub code: Code,
     /// What is wrong, and what to do.
     pub msg: String,
 }
 
 impl Failure {
-    /// An error.
+    /// An error with a code and a message.
     #[must_use]
     pub fn new(code: Code, msg: impl Into<String>) -> Self {
         Self { code, msg: msg.into() }
     }
 
-    /// As a runtime reads it.
+    /// The error as a runtime reads it from the standard output.
     #[must_use]
     pub fn json(&self, version: &str) -> Vec<u8> {
         #[derive(Serialize)]
@@ -151,7 +149,7 @@ impl Failure {
     }
 }
 
-/// What `VERSION` answers: nothing is known of a delegate then, libcni gives no configuration.
+/// The answer to `VERSION`. libcni gives no configuration with this command, so the delegate is not known.
 #[must_use]
 pub fn version_answer(asked: &str) -> Vec<u8> {
     let version = if asked.is_empty() { VERSIONS[VERSIONS.len() - 1] } else { asked };
@@ -159,7 +157,7 @@ pub fn version_answer(asked: &str) -> Vec<u8> {
     format!("{answer}\n").into_bytes()
 }
 
-/// The addresses of a result of ADD. `None`: it is none that is understood.
+/// The addresses in a result of ADD. `None`: it could not be parsed.
 #[must_use]
 pub fn addresses(result: &[u8]) -> Option<Vec<IpAddr>> {
     let result: Value = serde_json::from_slice(result).ok()?;
@@ -173,7 +171,7 @@ pub fn addresses(result: &[u8]) -> Option<Vec<IpAddr>> {
     all.filter(|all| !all.is_empty())
 }
 
-/// The code and the words of an error that a delegate answered with.
+/// The code and the message of an error from a delegate.
 #[must_use]
 pub fn error_of(answer: &[u8]) -> Option<(u64, String)> {
     let answer: Value = serde_json::from_slice(answer).ok()?;

@@ -1,4 +1,4 @@
-//! The network configuration, and what of it the delegate is given.
+//! The network configuration, and the configuration that the delegate is given.
 //!
 //! ```json
 //! "ipam": {
@@ -8,7 +8,7 @@
 //! }
 //! ```
 //!
-//! An option that is not understood does not stop a pod: its default counts, and [`Config::doubts`] says so.
+//! An option with an invalid value does not keep a pod from starting: the default is used, and [`Config::doubts`] says so.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,25 +19,25 @@ use serde_json::{Map, Value};
 use crate::ask::PATIENCE;
 use crate::cni::{Code, Environment, Failure, VERSIONS};
 
-/// Longest configuration that is read.
+/// Longest configuration that is read, in bytes.
 pub const LONGEST: usize = 1 << 20;
-/// The plugin's own name.
+/// The plugin's name.
 pub const OWN: &str = "ipwatch-ipam";
 /// The daemon's socket.
 pub const SOCKET: &str = "/run/ipwatch/ipwatch.sock";
 /// Where parked reservations and counters are kept.
 pub const STATE_DIR: &str = "/var/lib/cni/ipwatch-ipam";
 
-/// The IPAM plugin whose addresses may be given back for others. whereabouts takes a pod's name and hands out the lowest
-/// address again, those of `static` are the configuration's, those of `dhcp` a server's.
+/// The IPAM plugin whose addresses may be exchanged for others. whereabouts would assign the same (lowest free) address
+/// again, `static` takes its addresses from the configuration, and `dhcp` from a server.
 const RETRIED: &str = "host-local";
 
-/// What an ADD does when all that is left is held.
+/// What an ADD does if all remaining addresses are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenAllHeld {
-    /// It gives a held IP, as it would be without this plugin.
+    /// It returns a held address, as it would without this plugin.
     Allow,
-    /// It fails, where a critical finding of the daemon fires.
+    /// It fails if a critical finding about a held address fires.
     Fail,
 }
 
@@ -56,17 +56,17 @@ pub struct Config {
     pub socket: PathBuf,
     /// Where parked reservations and counters are kept.
     pub state_dir: PathBuf,
-    /// How long the daemon is waited for.
+    /// Timeout of a question to the daemon.
     pub patience: Duration,
-    /// For how long a DEL is put off at most.
+    /// How long a DEL is put off at most.
     pub gate_max: Duration,
-    /// What an ADD does when all that is left is held.
+    /// What an ADD does if all remaining addresses are held.
     pub when_all_held: WhenAllHeld,
-    /// Options that were not understood.
+    /// A line for each option with an invalid value.
     pub doubts: Vec<String>,
 }
 
-/// `cniVersion` of a configuration, whatever else is wrong with it.
+/// `cniVersion` of a configuration that may be invalid otherwise.
 #[must_use]
 pub fn version_of(bytes: &[u8]) -> String {
     let config: Option<Value> = serde_json::from_slice(bytes).ok();
@@ -75,7 +75,7 @@ pub fn version_of(bytes: &[u8]) -> String {
 }
 
 impl Config {
-    /// That of a call without one.
+    /// The configuration of a call that has none.
     #[must_use]
     pub(crate) fn none(version: &str) -> Self {
         Self {
@@ -93,28 +93,35 @@ impl Config {
         }
     }
 
-    /// Reads one.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// It is no JSON object, or has no delegate.
+    /// It is not a JSON object, or has no valid delegate.
     pub fn read(bytes: &[u8]) -> Result<Self, Failure> {
         let whole: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
-            Failure::new(Code::Decode, format!("the network configuration is no JSON: {error}"))
+            Failure::new(
+                Code::Decode,
+                format!("the network configuration is not a valid JSON object: {error}"),
+            )
         })?;
         let text = |of: &Map<String, Value>, key: &str| {
             of.get(key).and_then(Value::as_str).map(str::to_owned)
         };
         let wrong = |msg: &str| Failure::new(Code::Config, msg);
-        let none = wrong("ipam.delegate is missing: it is the IPAM plugin that ipwatch-ipam runs");
+        let none = wrong(
+            "ipam.delegate is missing: set it to the configuration of the IPAM plugin that ipwatch-ipam runs",
+        );
         let ipam = whole.get("ipam").and_then(Value::as_object).ok_or(none.clone())?;
         let delegate = ipam.get("delegate").and_then(Value::as_object).ok_or(none)?.clone();
         let kind = text(&delegate, "type").unwrap_or_default();
         if kind == OWN {
-            return Err(wrong("ipam.delegate.type is ipwatch-ipam itself"));
+            return Err(wrong("ipam.delegate.type must not be ipwatch-ipam itself"));
         }
         let mut doubts = Vec::new();
         let mut doubt = |key: &str, value: &Value| {
-            doubts.push(format!("ipam.{key} is not understood, its default counts: {value}"));
+            doubts.push(format!(
+                "ipam.{key} has an invalid value, and the default is used instead: {value}"
+            ));
         };
         let mut config = Self {
             name: text(&whole, "name").unwrap_or_default(),
@@ -150,14 +157,14 @@ impl Config {
         Ok(config)
     }
 
-    /// What the delegate reads: the same configuration, with itself where this plugin stands.
+    /// The input of the delegate: the same configuration with the delegate's in place of this plugin's.
     #[must_use]
     pub fn for_delegate(&self) -> Vec<u8> {
         written(&self.with_delegate())
     }
 
-    /// The same for a reservation of ours, with the addresses that it is to be of (the `ips` capability). What the
-    /// runtime asks for its container is left out; `ipRanges` stay, for they may be all the ranges that there are.
+    /// The input of the delegate for a parked reservation, which requests these addresses (the `ips` capability). What the
+    /// runtime requests for its container is removed. `ipRanges` stay, because they may be the only ranges.
     #[must_use]
     pub fn for_parked(&self, ips: &[IpAddr]) -> Value {
         let mut whole = self.with_delegate();
@@ -172,8 +179,8 @@ impl Config {
         Value::Object(whole)
     }
 
-    /// The same for GC, with parked reservations among the attachments that are valid, in the lists that are there
-    /// (1.1.0 has `cni.dev/valid-attachments`; libcni writes `cni.dev/attachments` too).
+    /// The input of the delegate for GC, with the parked reservations added to the lists of valid attachments that it has
+    /// (1.1.0 specifies `cni.dev/valid-attachments`; libcni also writes `cni.dev/attachments`).
     #[must_use]
     pub fn for_gc<'a>(&self, parked: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
         let mut whole = self.with_delegate();
@@ -194,8 +201,8 @@ impl Config {
         whole
     }
 
-    /// Whether what an ADD gets may be given back for something else: only what host-local chose, not what was asked for
-    /// by its IP, nor where the network's name cannot become a file's.
+    /// Whether the address that an ADD gets may be exchanged for another one: only if host-local chose it, the runtime did
+    /// not request it, and the network's name can be a file name.
     #[must_use]
     pub fn may_retry(&self, environment: &Environment) -> bool {
         let is_there = |value: Option<&Value>| {
@@ -208,7 +215,7 @@ impl Config {
         !asked && is_known && self.kind == RETRIED && self.is_named()
     }
 
-    /// Whether the network has a name that can be a file's: libcni's own rule for it (`utils.ValidateNetworkName`).
+    /// Whether the network's name can be a file name, by libcni's rule (`utils.ValidateNetworkName`).
     #[must_use]
     pub fn is_named(&self) -> bool {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
@@ -228,7 +235,7 @@ impl Config {
 }
 
 fn written(whole: &Map<String, Value>) -> Vec<u8> {
-    // A map with string keys always can be written.
+    // Serializing a map with string keys cannot fail.
     serde_json::to_vec(whole).unwrap_or_default()
 }
 

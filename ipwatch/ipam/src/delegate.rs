@@ -1,4 +1,4 @@
-//! The delegate: found as libcni finds a plugin, and run with bounds.
+//! The delegate: found as libcni finds a plugin, and run with a timeout and a limit of its output.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -15,19 +15,19 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::cni::{Code, Failure};
 use crate::time::Deadline;
 
-/// Longest answer that is taken. A result is a kilobyte.
+/// Longest output that is read, in bytes. A result has about a kilobyte.
 const ANSWER: usize = 1 << 20;
-/// How long it may take. A runtime's own patience is shorter (kubelet's is 2 to 4 minutes), this is for one without.
+/// Timeout of a run. A runtime's own timeout is shorter (kubelet's is 2 to 4 minutes); this one is for a runtime without.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long one that was killed is waited for.
+/// How long to wait for a killed delegate to end.
 const GONE: Duration = Duration::from_secs(1);
 
 /// What a delegate answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Its exit status: 0, 1, or what it chose.
+    /// Its exit status.
     pub code: u8,
-    /// Its standard output, to the byte.
+    /// Its standard output, unchanged.
     pub stdout: Vec<u8>,
 }
 
@@ -42,10 +42,10 @@ impl Answer {
 /// The program of a plugin: the first file of this name in one of the directories (libcni's `invoke.FindInPath`).
 ///
 /// # Errors
-/// It is no name, or is nowhere.
+/// The name is invalid, or there is no such file.
 pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, Failure> {
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
-        let msg = format!("ipam.delegate.type is no plugin's name: {name:?}");
+        let msg = format!("ipam.delegate.type is not the name of a plugin: {name:?}");
         return Err(Failure::new(Code::Config, msg));
     }
     let mut candidates = path.iter().map(|dir| dir.join(name));
@@ -55,15 +55,15 @@ pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Runs it: the environment is this process's own with `set` in it, the standard error too.
+/// Runs a delegate. It inherits the standard error and the environment, in which `set` is changed.
 ///
 /// # Errors
-/// It cannot be started, was killed, says too much, or does not end.
+/// It cannot be started, was killed, writes too much, or does not end in time.
 pub fn run(program: &Path, set: &[(&str, &OsStr)], input: &[u8]) -> Result<Answer, Failure> {
     run_within(program, set, input, PATIENCE)
 }
 
-/// The same, with a limit.
+/// [`run`] with another timeout.
 ///
 /// # Errors
 /// As [`run`].
@@ -94,7 +94,7 @@ pub(crate) fn run_within(
     }
 }
 
-/// Waits a moment for one that was killed. In an uninterruptible sleep it stays, and is not waited for.
+/// Waits at most `limit` for a killed child, which may stay in an uninterruptible sleep.
 fn reap(child: &mut Child, limit: Duration) {
     let deadline = Deadline::within(limit);
     while matches!(child.try_wait(), Ok(None)) && deadline.left().is_some() {
@@ -102,7 +102,7 @@ fn reap(child: &mut Child, limit: Duration) {
     }
 }
 
-/// Writes what it reads, and reads what it says until it has ended.
+/// Writes the input and reads the output until the child has ended.
 fn converse(
     child: &mut Child,
     input: &[u8],
@@ -114,7 +114,7 @@ fn converse(
         ioctl_fionbio(stdin, true)?;
         ioctl_fionbio(stdout, true)?;
     }
-    // A child of its own that keeps the pipe open is not waited for.
+    // The end of the child counts, not the end of its output: a process that it started may keep the pipe open.
     let ended: Option<OwnedFd> = i32::try_from(child.id())
         .ok()
         .and_then(Pid::from_raw)
@@ -127,18 +127,20 @@ fn converse(
             }
             return Ok((status, said));
         }
-        let left = deadline.left().ok_or_else(|| io::Error::other("does not end"))?;
+        let left = deadline
+            .left()
+            .ok_or_else(|| io::Error::other("does not end in time and was killed"))?;
         let mut fds = Vec::with_capacity(3);
         fds.extend(ended.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
         fds.extend(stdout.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
         fds.extend(stdin.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT)));
-        // Where there is no pidfd its end is looked for.
+        // Without a pidfd (Linux before 5.3) its end is polled for.
         let pause = if ended.is_some() { left } else { left.min(Duration::from_millis(5)) };
         wait(&mut fds, pause)?;
         if let Some(pipe) = &mut stdin {
             match pipe.write(rest) {
                 Ok(written) => rest = rest.get(written..).unwrap_or_default(),
-                // It may end without reading all of it.
+                // The child may close its standard input without reading all of it.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => rest = &[],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
@@ -155,7 +157,7 @@ fn converse(
     }
 }
 
-/// Reads what is there. Whether that was the end.
+/// Reads what is available. Returns whether that was the end of the output.
 fn drain(pipe: &mut impl Read, said: &mut Vec<u8>) -> io::Result<bool> {
     let mut part = [0; 4096];
     loop {
@@ -167,7 +169,7 @@ fn drain(pipe: &mut impl Read, said: &mut Vec<u8>) -> io::Result<bool> {
             Err(error) => return Err(error),
         }
         if said.len() > ANSWER {
-            return Err(io::Error::other("says more than a mebibyte"));
+            return Err(io::Error::other("writes more than a mebibyte"));
         }
     }
 }
@@ -181,7 +183,7 @@ pub(crate) fn wait(fds: &mut [PollFd<'_>], pause: Duration) -> io::Result<()> {
     }
 }
 
-/// One descriptor, to be waited for.
+/// Waits until one descriptor is ready or the time is over.
 pub(crate) fn ready(fd: &impl AsFd, flags: PollFlags, pause: Duration) -> io::Result<()> {
     wait(&mut [PollFd::new(fd, flags)], pause)
 }
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(answer.code, 7);
         assert_eq!(answer.stdout.len(), input.len() + 3);
         assert!(answer.stdout.ends_with(b"ADD"));
-        // One that does not read at all.
+        // One that reads nothing.
         let deaf = script(dir.path(), "deaf", "exec 0<&-; echo '{}'");
         assert_eq!(run(&deaf, &[], &input).unwrap().stdout, b"{}\n");
     }
@@ -235,14 +237,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let slow = script(dir.path(), "slow", "exec sleep 600");
         let error = run_within(&slow, &[], b"", Duration::from_millis(100)).unwrap_err();
-        assert!(error.msg.contains("does not end"), "{error}");
+        assert!(error.msg.contains("does not end in time"), "{error}");
         let loud = script(dir.path(), "loud", "head -c 3000000 /dev/zero");
         let error = run(&loud, &[], b"").unwrap_err();
         assert!(error.msg.contains("more than a mebibyte"), "{error}");
         let killed = script(dir.path(), "killed", "kill -9 $$");
         let error = run(&killed, &[], b"").unwrap_err();
         assert!(error.msg.contains("signal 9"), "{error}");
-        // What it leaves behind with the pipe is not waited for.
+        // A process that it leaves behind has the pipe, and is not waited for.
         let parent = script(dir.path(), "parent", "sleep 5 & echo '{}'");
         let began = crate::time::now();
         assert_eq!(run(&parent, &[], b"").unwrap().stdout, b"{}\n");

@@ -1,7 +1,7 @@
-//! Parked reservations whose state file was lost, found by the name that they are stored under.
+//! Finds the parked reservations in host-local's store after the state file was lost, by their container ids.
 //!
-//! Only host-local keeps a file for each address, in a directory that its configuration names. Of another delegate's
-//! `ipwatch query ipam` shows what is parked, and the delegate's own tools remove it.
+//! Only host-local keeps a file for each address, in a directory that its configuration names. Parked reservations of
+//! another delegate are listed by `ipwatch query ipam` and removed with the delegate's own tools.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,15 +10,15 @@ use std::path::Path;
 use crate::files::read_small;
 use crate::name;
 
-/// Entries of the directory that are looked at: a /16, and what lies beside it. Half a second, once.
+/// Maximum number of entries of the directory: those of a /16 and a few other files. Reading them takes half a second.
 const MOST: usize = 70_000;
-/// A reservation is a container's id and an interface's name.
+/// Longest reservation, in bytes: a container id and an interface name.
 const LONGEST: usize = 1024;
 
 /// Every parked id in host-local's directory of a network, with its interface and address.
 ///
 /// # Errors
-/// The directory cannot be read, or has more than is looked at. One that is not there has none.
+/// The directory cannot be read, or has too many entries. A directory that does not exist has no parked reservations.
 pub fn in_host_local(dir: &Path) -> std::io::Result<Vec<(String, String, IpAddr)>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -28,10 +28,14 @@ pub fn in_host_local(dir: &Path) -> std::io::Result<Vec<(String, String, IpAddr)
     let mut found = Vec::new();
     for (at, entry) in entries.enumerate() {
         if at >= MOST {
-            return Err(std::io::Error::other("too many files"));
+            return Err(std::io::Error::other(format!(
+                "{} has more than {MOST} files",
+                dir.display()
+            )));
         }
         let entry = entry?;
-        // Those of IPv6 have `_` for `:` on no file system of Linux; `lock` and `last_reserved_ip.0` are none.
+        // On Linux host-local writes the colons of an IPv6 address as they are. `lock` and `last_reserved_ip.0` are no
+        // addresses.
         let Some(ip) = entry.file_name().to_str().and_then(|name| name.parse::<IpAddr>().ok())
         else {
             continue;

@@ -1,8 +1,8 @@
-//! DEL: put off while it would free an IP that a process which cannot let go of it still has.
+//! DEL: fails with "try again later" while it would free an IP that a stuck process still holds.
 //!
-//! Nothing is remembered for it. The daemon's finding says how long the process has been stuck, and after `gateMax` the
-//! DEL passes. It passes as well where the interface plugin can still take the device away: where `CNI_NETNS` is the netns
-//! that has the address.
+//! This keeps no state. The daemon's finding says how long the process has been stuck, and after `gateMax` the DEL is
+//! passed to the delegate. It is also passed if the interface plugin can still remove the device, that is, if `CNI_NETNS`
+//! is the netns that has the address.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -30,7 +30,7 @@ pub(crate) fn del(call: &Call) -> Result<Answer, Failure> {
     answer
 }
 
-/// Why this DEL is put off, if it is.
+/// Why this DEL is put off. `None`: it is passed to the delegate.
 fn why_not(call: &Call) -> Option<String> {
     let config = &call.config;
     if config.gate_max.is_zero() || call.environment.container.is_empty() {
@@ -47,14 +47,17 @@ fn why_not(call: &Call) -> Option<String> {
         };
     let held = told.addresses.iter().find(|one| one.state == Holding::Held)?;
     if held.for_secs >= config.gate_max.as_secs() {
-        call.say(&format!("gateMax is over, {} is freed while it is held: {}", held.ip, held.who));
+        call.say(&format!(
+            "{} is freed although it is still held, because gateMax has passed: {}",
+            held.ip, held.who
+        ));
         return None;
     }
     let who: String = held.who.chars().filter(|c| !c.is_control()).take(400).collect();
     Some(if who.is_empty() { format!("{} is still held", held.ip) } else { who })
 }
 
-/// The inode of a netns that can be entered. `None`: there is none at this path.
+/// The inode of the netns at a path. `None`: there is no netns there.
 fn inode_of(path: &str) -> Option<u64> {
     if path.is_empty() {
         return None;
@@ -62,7 +65,7 @@ fn inode_of(path: &str) -> Option<u64> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = options.open(path).ok()?;
-    // An empty file is what is left when the mount is gone.
+    // After an unmount the path is an empty regular file.
     let kind = fstatfs(&file).ok()?.f_type;
     (u64::try_from(kind).ok()? == NSFS).then_some(())?;
     file.metadata().ok().map(|metadata| metadata.ino())

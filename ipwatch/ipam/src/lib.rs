@@ -1,16 +1,16 @@
-//! `ipwatch-ipam`, a CNI IPAM plugin that delegates and asks.
+//! `ipwatch-ipam`, a CNI IPAM plugin that runs another one (the delegate) and asks the daemon whether an IP is still held.
 //!
-//! It stands in a network configuration where the IPAM plugin stood, runs that one (the delegate) and passes its results
-//! and errors through as they are. Around it:
+//! In a network configuration it takes the place of the delegate. It passes the delegate's results and errors through
+//! unchanged, with two exceptions:
 //!
-//! - [`gate`]: a DEL that would free an IP which a stuck process still has is put off.
-//! - [`park`]: an ADD that got such an IP keeps it reserved under an id of ours, and asks for another one.
+//! - [`gate`]: a DEL that would free an IP which a stuck process still holds fails with "try again later".
+//! - [`park`]: an ADD that got such an IP keeps it reserved under an id of this plugin, and requests another one.
 //!
-//! Whether an IP is still held, only the daemon knows ([`ask`]), and only its proof counts: without an answer in 20 ms
-//! everything is as it would be without this plugin, and [`tally`] counts it. The one invariant: every address in a
-//! returned result is stored by the delegate under exactly the runtime's `CNI_CONTAINERID` and `CNI_IFNAME`.
+//! Whether an IP is still held is decided by the daemon ([`ask`]). If it does not answer within 20 ms, the call is served
+//! as it would be without this plugin, and [`tally`] counts it. The invariant: every address in a returned result is
+//! stored by the delegate under exactly the runtime's `CNI_CONTAINERID` and `CNI_IFNAME`.
 //!
-//! `ipwatch cni release` uses [`parked`] as well; what a parked reservation is called ([`name`]) the daemon knows too.
+//! `ipwatch cni` uses [`install`] and [`parked`]. The daemon recognises parked reservations by their ids ([`name`]).
 #![warn(missing_docs)]
 
 pub mod ask;

@@ -1,28 +1,28 @@
-//! What a parked reservation is called.
+//! The container id of a parked reservation.
 //!
-//! The delegate stores it under a container id that no runtime makes. The id tells everything that is needed to judge it
-//! when the state file is lost: the boot in which it was parked, and the network namespace that has the IP.
+//! The delegate stores a parked reservation under an id that no runtime uses. If the state file is lost, the id still tells
+//! whether the reservation can be released: it names the boot in which it was parked and the netns that has the IP.
 
-/// Every parked reservation's container id begins so.
+/// The prefix of the container id of every parked reservation.
 pub const PREFIX: &str = "ipwatch-parked-";
-/// Its interface.
+/// The interface name of every parked reservation.
 pub const IFNAME: &str = "ipwparked";
-/// Characters of the boot id.
+/// How many characters of the boot id an id contains.
 const BOOT: usize = 8;
 
-/// What the id of a parked reservation says.
+/// The parts of the id of a parked reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The beginning of the boot id.
     pub boot: String,
     /// `net->net_cookie` of the netns that has the IP; 0: unknown.
     pub cookie: u64,
-    /// Tells those of one netns apart.
+    /// Makes the id unique within the boot.
     pub nonce: u64,
 }
 
 impl Parked {
-    /// Reads one. `None`: it is nobody's but a container's own id.
+    /// Parses an id. `None`: it is not the id of a parked reservation.
     #[must_use]
     pub fn read(id: &str) -> Option<Self> {
         let mut parts = id.strip_prefix(PREFIX)?.split('-');
@@ -46,7 +46,7 @@ pub fn is_parked(id: &str) -> bool {
     Parked::read(id).is_some()
 }
 
-/// The part of a boot id (`/proc/sys/kernel/random/boot_id`) that an id has.
+/// The part of a boot id (`/proc/sys/kernel/random/boot_id`) that an id contains.
 #[must_use]
 pub fn boot_of(boot_id: &str) -> Option<String> {
     let short = boot_id.get(..BOOT)?;
@@ -62,7 +62,7 @@ mod tests {
         let parked = Parked { boot: "0f3c9a12".into(), cookie: 4711, nonce: u64::MAX };
         let id = parked.id();
         assert_eq!(Parked::read(&id), Some(parked));
-        // What libcni takes for a container's id.
+        // The characters that libcni allows in a container id.
         assert!(id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte)));
         assert!(IFNAME.len() < 16);
         for other in ["", "abc", PREFIX, "ipwatch-parked-0f3c9a12-1", "ipwatch-parked-x-1-1"] {

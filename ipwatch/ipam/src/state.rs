@@ -1,7 +1,7 @@
-//! The files of the plugin: one with the parked reservations of each network, each with a lock beside it.
+//! The state files of the plugin: for each network a file of parked reservations, and a lock file.
 //!
-//! 0600 in a directory of 0700, for a network configuration may carry credentials. A file is replaced whole, so that
-//! whoever reads without the lock reads an old or a new one. No link is followed.
+//! They have mode 0600 in a directory of mode 0700, because a network configuration may contain credentials. A file is
+//! replaced atomically: a reader without the lock sees the old or the new content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,9 +17,9 @@ use serde_json::Value;
 use crate::files::{self, Attributes, OPEN_FLAGS, make_dir, read_small};
 use crate::time::Deadline;
 
-/// Longest file: eight configurations.
+/// Longest file, in bytes: eight configurations of the maximum length, and more.
 const LONGEST: usize = 16 << 20;
-/// How long a lock is waited for. Whoever has it runs a delegate four times at most.
+/// How long to wait for a lock. Its owner runs a delegate at most four times.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A parked reservation.
@@ -27,41 +27,41 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Entry {
     /// Its container id ([`crate::name`]).
     pub id: String,
-    /// Its interface.
+    /// The interface name that it is stored under.
     pub ifname: String,
-    /// Its addresses; empty where only its id was found.
+    /// Its addresses.
     pub ips: Vec<IpAddr>,
-    /// The network configuration, with the delegate in it, that a DEL needs.
+    /// The delegate's network configuration, which its DEL needs.
     pub config: Value,
     /// `CNI_PATH`.
     pub path: Vec<PathBuf>,
-    /// Since when the daemon has not said whether it is held, in seconds since the boot. An answer clears it.
+    /// Since when the daemon has not told whether it is held, in seconds since the boot. An answer clears it.
     #[serde(default)]
     pub unanswered_since: Option<u64>,
-    /// Before this moment, in seconds since the boot, its release is not tried again.
+    /// When its release may be tried again after a failure, in seconds since the boot.
     #[serde(default)]
     pub next_try: u64,
-    /// Who has it, in words.
+    /// What held it when it was parked, in one line for people.
     #[serde(default)]
     pub who: String,
 }
 
-/// What is parked of one network.
+/// The parked reservations of one network.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
-    /// Each.
+    /// In the order in which they were parked; by id if the file was lost.
     pub parked: Vec<Entry>,
 }
 
 impl State {
-    /// The file's. `None`: it is not there, or is none.
+    /// Reads the file. `None`: it does not exist, or could not be parsed.
     #[must_use]
     pub fn read(dir: &Path, network: &str) -> Option<Self> {
         let bytes = read_small(&file(dir, network), LONGEST).ok()??;
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Replaces the file. Whoever does so has the lock.
+    /// Replaces the file. The caller must have the lock.
     ///
     /// # Errors
     /// It cannot be written.
@@ -72,7 +72,7 @@ impl State {
         files::replace(&file(dir, network), &serde_json::to_vec(self)?, attributes)
     }
 
-    /// Networks that have a file.
+    /// The networks that have a file, sorted.
     #[must_use]
     pub fn networks(dir: &Path) -> Vec<String> {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten().take(4096);
@@ -88,17 +88,17 @@ fn file(dir: &Path, network: &str) -> PathBuf {
     dir.join(format!("{network}.parked"))
 }
 
-/// A lock, until it is dropped.
+/// A lock, which is released when it is dropped.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes it if nobody has it.
+    /// Takes the lock, without waiting.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: somebody has it. Anything else stays so, and is not worth waiting for.
+    /// [`io::ErrorKind::WouldBlock`]: another process has it. After any other error waiting does not help.
     pub fn try_take(dir: &Path, name: &str) -> io::Result<Self> {
         make_dir(dir)?;
         let path = dir.join(format!("{name}.lock"));
@@ -110,7 +110,7 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
-    /// Takes it, and waits for a moment while somebody has it.
+    /// Takes the lock, and waits up to two seconds for another process that has it.
     ///
     /// # Errors
     /// As [`Lock::try_take`].
@@ -118,7 +118,7 @@ impl Lock {
         Self::take_within(dir, name, PATIENCE)
     }
 
-    /// The same with less patience, for what may be left to another call.
+    /// [`Lock::take`] with a hundredth of that time, for work that a later call can do as well.
     ///
     /// # Errors
     /// As [`Lock::try_take`].
@@ -139,7 +139,7 @@ impl Lock {
     }
 }
 
-/// Whether somebody else has the lock, which passes.
+/// Whether the error means that another process has the lock.
 pub(crate) fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,7 +1,7 @@
-//! What the plugin did and could not do, counted in one small file that `ipwatch cni status` shows.
+//! Counters of what the plugin did and could not do, in one small file that `ipwatch cni status` shows.
 //!
-//! On the usual way, an answer and nobody who holds anything, nothing is counted and nothing is written. Counting never
-//! fails a call: where the file cannot be written, the line on the standard error, which the runtime logs, is all.
+//! A usual call, which gets an answer and meets no held address, counts and writes nothing. A call never fails because the
+//! file cannot be written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::files::{self, Attributes, read_small};
 use crate::state::Lock;
 
-/// Longest file: a number for each of these words.
+/// Longest file, in bytes: a number for each event.
 const LONGEST: usize = 4096;
 
 /// What is counted.
@@ -17,19 +17,19 @@ const LONGEST: usize = 4096;
 pub enum Event {
     /// The daemon did not answer: `unanswered-` and why.
     Unanswered(crate::ask::Unanswered),
-    /// It did not know about an address.
+    /// The daemon could not tell whether an address is held.
     Unknown,
     /// An address was parked.
     Parked,
-    /// A parked one was released.
+    /// A parked address was released.
     Released,
     /// An address could not be parked.
     NotParked,
     /// A DEL was put off.
     Gated,
-    /// A held address was given, for there was no other.
+    /// A held address was returned, because no other could be had.
     GaveHeld,
-    /// An ADD failed, for everything that was left is held.
+    /// An ADD failed, because all remaining addresses are held.
     AllHeld,
 }
 
@@ -50,7 +50,7 @@ impl Event {
     }
 }
 
-/// Counts.
+/// Adds one to a counter.
 pub fn count(state_dir: &Path, event: Event) {
     let Ok(_lock) = Lock::take_soon(state_dir, "counters") else { return };
     let mut all = read(state_dir);
@@ -62,7 +62,7 @@ pub fn count(state_dir: &Path, event: Event) {
     }
 }
 
-/// Everything that was counted.
+/// All counters, by name.
 #[must_use]
 pub fn read(state_dir: &Path) -> BTreeMap<String, u64> {
     let read = read_small(&file(state_dir), LONGEST).ok().flatten();
@@ -94,7 +94,7 @@ mod tests {
         std::fs::write(file(&state), "garbage").unwrap();
         count(&state, Event::Parked);
         assert_eq!(read(&state)["parked"], 1);
-        // Where nothing can be written nothing happens.
+        // A file that cannot be written is no error.
         count(Path::new("/proc/nowhere"), Event::Parked);
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests share: scripts, a daemon that answers what a test says, and networks of the real host-local.
+//! Shared by the tests: scripts, a fake daemon, and networks with the real host-local.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::delegate::Answer;
 use crate::plugin::Call;
 
-/// Where Debian has host-local.
+/// Where Debian installs host-local.
 const PLUGINS: &str = "/usr/lib/cni";
 /// The boot that the tests run in.
 pub(crate) const BOOT: &str = "0f3c9a12";
@@ -44,7 +44,7 @@ pub(crate) fn environment(command: &str, container: &str) -> Environment {
     }
 }
 
-/// A program that is a script.
+/// Writes an executable shell script.
 pub(crate) fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
     let path = dir.join(name);
     fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
@@ -86,13 +86,13 @@ impl FakeDaemon {
         &self.socket
     }
 
-    /// From now on: these bytes.
+    /// From now on the daemon answers with these bytes.
     pub(crate) fn replies(&self, reply: &str) {
         let reply = reply.to_owned();
         *self.reply.lock().unwrap() = Box::new(move |_| reply.clone());
     }
 
-    /// From now on: a document.
+    /// From now on the daemon answers with this document.
     pub(crate) fn answers(&self, answer: impl Fn(&str) -> String + Send + 'static) {
         *self.reply.lock().unwrap() = Box::new(move |target| {
             let body = answer(target);
@@ -100,7 +100,7 @@ impl FakeDaemon {
         });
     }
 
-    /// From now on: these addresses are held, on addition and where they are parked, in the netns with cookie 7.
+    /// From now on these addresses are held by the netns with cookie 7, whether assigned or parked.
     pub(crate) fn holds(&self, held: &[&str]) {
         let held: Vec<String> = held.iter().map(|ip| (*ip).to_owned()).collect();
         self.answers(move |target| {
@@ -127,7 +127,7 @@ impl FakeDaemon {
     }
 }
 
-/// A network of the real host-local. `None`: it is not installed here.
+/// A network with the real host-local.
 pub(crate) struct Network {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) daemon: FakeDaemon,
@@ -138,6 +138,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
+    /// `None`: host-local is not installed.
     pub(crate) fn new(subnets: &[&str]) -> Option<Self> {
         let plugin = Path::new(PLUGINS).join("host-local");
         if !plugin.exists() {
@@ -184,14 +185,14 @@ impl Network {
         self.call(command, container).serve()
     }
 
-    /// ADD: its addresses.
+    /// Runs an ADD and returns its addresses.
     #[track_caller]
     pub(crate) fn add(&self, container: &str) -> Vec<String> {
         let answer = self.run("ADD", container).unwrap();
         assert!(answer.is_ok(), "{}", String::from_utf8_lossy(&answer.stdout));
         let ips = addresses(&answer.stdout).unwrap();
         let ips: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
-        // The invariant.
+        // The invariant of the plugin.
         for ip in &ips {
             assert_eq!(self.stored()[ip], format!("{container} eth0"));
         }
@@ -203,7 +204,7 @@ impl Network {
         assert!(self.run("DEL", container).unwrap().is_ok());
     }
 
-    /// What the delegate has stored: address, and container and interface.
+    /// What the delegate has stored: by address, the container and the interface.
     pub(crate) fn stored(&self) -> BTreeMap<String, String> {
         let entries =
             fs::read_dir(self.dir.path().join("ipam/net")).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Moments, as `CLOCK_BOOTTIME` has them, and deadlines.
+//! The time of `CLOCK_BOOTTIME`, and deadlines.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) fn now() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// A moment by which something must be over.
+/// A point in time at which waiting ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline(Duration);
 
@@ -19,7 +19,7 @@ impl Deadline {
         Self(now().saturating_add(limit))
     }
 
-    /// What is left. `None`: it has passed.
+    /// The time that is left. `None`: the deadline has passed.
     pub(crate) fn left(self) -> Option<Duration> {
         self.0.checked_sub(now()).filter(|left| !left.is_zero())
     }
