@@ -1,11 +1,12 @@
-//! ADD: check what the delegate handed out, and park what is still held.
+//! ADD: checks the address that the delegate assigned, and parks it if it is still held.
 //!
-//! A held address is given back under the runtime's id, reserved again under one of ours, and another one is asked for.
-//! The order is such that a process that is killed between any two steps loses nothing: the entry of the state file is
-//! written before its reservation is made, a runtime that got no result runs DEL, and a DEL of what is not there succeeds.
+//! To park an address, it is freed under the runtime's id and reserved again under an id of this plugin; then another one
+//! is requested. If the process is killed between any two steps, nothing is lost: the entry in the state file is written
+//! before its reservation is made, a runtime that got no result runs DEL, and a DEL of a reservation that does not exist
+//! succeeds.
 //!
-//! The invariant: a result is returned only as it came from the last ADD under the runtime's own id and interface, and
-//! nothing was given back under these since.
+//! The invariant: the returned result is the delegate's result of the last ADD under the runtime's own id and interface,
+//! and nothing was freed under these since.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,32 +22,32 @@ use crate::state::{Entry, Lock, State};
 use crate::tally::Event;
 use crate::time::{self, Deadline};
 
-/// ADDs of one call.
+/// Maximum number of addresses that one call tries.
 const TRIES: u32 = 3;
-/// Parked reservations of one network.
+/// Maximum number of parked reservations of one network.
 const MOST: usize = 8;
-/// How long an address is waited for whose DEL is running.
+/// How long to wait for an address whose DEL is running.
 const LEAVING: Duration = Duration::from_millis(50);
-/// Between two questions about it.
+/// Time between two questions about it.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What is known of a result.
+/// The held addresses of a result, and how many addresses of the network can be assigned.
 struct Found {
     held: Vec<Address>,
     usable: Option<u64>,
 }
 
-/// What became of a held result.
+/// What happened to a held result.
 enum Outcome {
-    /// It could not be parked, and is reserved as it was.
+    /// It could not be parked, and is still reserved for the runtime's container.
     Untouched,
-    /// The same, for as many are parked as may be.
+    /// As [`Outcome::Untouched`], because the maximum number is parked already.
     Full,
-    /// It was given back; the entry under which it is parked, if it could be.
+    /// It was freed under the runtime's id. The entry under which it is parked, unless that failed.
     GivenBack(Option<Entry>),
 }
 
-/// ADD. What is parked waits until the runtime's own call is done.
+/// Serves an ADD. A parked reservation is released only after it.
 pub(crate) fn add(call: &Call) -> Result<Answer, Failure> {
     let answer = hand_out(call);
     parked::tend(call);
@@ -65,7 +66,7 @@ fn hand_out(call: &Call) -> Result<Answer, Failure> {
         let ips = answer.is_ok().then(|| addresses(&answer.stdout)).flatten();
         let Some(ips) = ips else { return Ok(answer) };
         let Some(found) = who_has(call, &ips) else { return Ok(answer) };
-        // There may be more, and it is not known that all of them are held.
+        // This does not fail with `whenAllHeld`: the range may have more addresses, which may not be held.
         if tries == TRIES {
             return Ok(given(call, answer, &said(&found.held)));
         }
@@ -82,13 +83,13 @@ fn hand_out(call: &Call) -> Result<Answer, Failure> {
     Ok(answer)
 }
 
-/// Whether a delegate says that its range has nothing left (host-local's `allocator.Get`).
+/// Whether the delegate answered that its range has no free address (host-local's `allocator.Get`).
 fn is_exhausted(answer: &Answer) -> bool {
     let error = (!answer.is_ok()).then(|| error_of(&answer.stdout)).flatten();
     error.is_some_and(|(_, msg)| msg.contains("no IP addresses available"))
 }
 
-/// Who has any of these addresses, if it is proven that somebody has one.
+/// The held ones of these addresses. `None`: none is held, or it is not known.
 fn who_has(call: &Call, ips: &[IpAddr]) -> Option<Found> {
     let question = Question { ips, ..call.question("add") };
     let deadline = Deadline::within(LEAVING);
@@ -115,7 +116,7 @@ fn who_has(call: &Call, ips: &[IpAddr]) -> Option<Found> {
         if !is(Holding::Leaving) {
             return None;
         }
-        // Its own DEL takes the device away after the IP is free: the usual order of things.
+        // Its DEL frees the IP first and then removes the device, as usual.
         deadline.left()?;
         std::thread::sleep(PAUSE);
     }
@@ -125,12 +126,12 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     let config = &call.config;
     let cannot = |why: &str| {
         call.count(Event::NotParked);
-        call.say(&format!("{} is held and cannot be parked: {why}", list(ips)));
+        call.say(&format!("{} is still held but cannot be parked: {why}", list(ips)));
         Outcome::Untouched
     };
     let _lock = match Lock::take(&config.state_dir, &config.name) {
         Ok(lock) => lock,
-        Err(error) => return cannot(&format!("its lock cannot be had: {error}")),
+        Err(error) => return cannot(&format!("the lock cannot be taken: {error}")),
     };
     let mut state = match parked::load(call) {
         Ok(state) => state,
@@ -138,12 +139,12 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     };
     if drop_phantoms(&mut state, ips) >= most(found.usable) {
         let _ = state.write(&config.state_dir, &config.name);
-        cannot("as many are parked as may be");
+        cannot("the maximum number of addresses is parked already");
         return Outcome::Full;
     }
     let Some(boot) = call.boot.clone() else { return cannot("the boot id cannot be read") };
     let cookie = found.held.iter().find_map(|one| one.netns.cookie).unwrap_or(0);
-    // Unlike any other of this boot.
+    // Unique within this boot.
     let nonce = time::now().as_nanos() as u64;
     let entry = Entry {
         id: Parked { boot, cookie, nonce }.id(),
@@ -161,10 +162,10 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     }
     let gave_back = call.run("DEL");
     if gave_back.as_ref().is_ok_and(|answer| !answer.is_ok()) {
-        // The delegate refused, and has it as it was. What is not written here any more was never reserved.
+        // The delegate did not free it, so nothing is reserved under the parked id.
         state.parked.retain(|known| known.id != entry.id);
         let _ = state.write(&config.state_dir, &config.name);
-        return cannot("the delegate does not give it back");
+        return cannot("the delegate's DEL failed");
     }
     if gave_back.is_ok() && reserve(call, &entry) {
         call.count(Event::Parked);
@@ -172,7 +173,7 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
         return Outcome::GivenBack(Some(entry));
     }
     call.count(Event::NotParked);
-    // Whatever came of it: a DEL of what is not there succeeds. One that fails is repeated by a later call.
+    // It may be reserved under the parked id or not: a DEL succeeds in both cases. If it fails, a later call repeats it.
     if parked::release(&entry, parked::STEP).is_ok() {
         state.parked.retain(|known| known.id != entry.id);
         let _ = state.write(&config.state_dir, &config.name);
@@ -180,18 +181,18 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     Outcome::GivenBack(None)
 }
 
-/// Drops the entries of these addresses, which the store has just handed to somebody else: they are not reserved by
-/// them, whoever took them away. How many are parked otherwise.
+/// Drops the entries of these addresses: the store has just assigned them to another container, so somebody has removed
+/// their parked reservations. Returns the number of other entries.
 fn drop_phantoms(state: &mut State, ips: &[IpAddr]) -> usize {
     let is_phantom = |entry: &Entry| entry.ips.iter().any(|ip| ips.contains(ip));
-    // Of two families one may still be there.
+    // The address of the other family may still be reserved.
     state
         .parked
         .retain(|entry| !is_phantom(entry) || parked::release(entry, parked::STEP).is_err());
     state.parked.iter().filter(|entry| !is_phantom(entry)).count()
 }
 
-/// ADD under a parked id. Whether it got exactly what it asked for.
+/// Runs ADD under a parked id. Returns whether it got exactly the requested addresses.
 fn reserve(call: &Call, entry: &Entry) -> bool {
     let path = &call.environment.path;
     let Ok(answer) = parked::run(&call.config.kind, path, "ADD", entry, parked::STEP) else {
@@ -206,33 +207,34 @@ fn reserve(call: &Call, entry: &Entry) -> bool {
     got.is_some_and(|got| sorted(&got) == sorted(&entry.ips))
 }
 
-/// How many may be parked: eight, and a tenth of the pods that the network has room for, but one always.
+/// How many addresses may be parked: at most eight and at most a tenth of the usable ones, but always one.
 fn most(usable: Option<u64>) -> usize {
     let tenth = usable.and_then(|usable| usize::try_from(usable / 10).ok()).unwrap_or(MOST);
     tenth.clamp(1, MOST)
 }
 
-/// A held address is given, as it would be without this plugin.
+/// Returns a held address, as it would be returned without this plugin.
 fn given(call: &Call, answer: Answer, who: &str) -> Answer {
     call.count(Event::GaveHeld);
-    call.say(&format!("gave an address that is held: {who}"));
+    call.say(&format!("returned an address that is still held: {who}"));
     answer
 }
 
-/// No more may be parked, and the last result is still reserved.
+/// No more addresses may be parked, and the last result is still reserved for the container.
 fn all_held(call: &Call, answer: Answer, held: &[Address]) -> Result<Answer, Failure> {
     if held.iter().any(|one| one.critical)
         && let Some(failure) = refusal(call, &said(held))
     {
-        // The runtime runs DEL after a failed ADD. Not all do at once.
+        // A runtime runs DEL after a failed ADD, but not every runtime at once.
         let _ = call.run("DEL");
         return Err(failure);
     }
     Ok(given(call, answer, &said(held)))
 }
 
-/// The range has nothing left, and something of it is parked. What nobody has any more is released for this ADD; else the
-/// oldest, which is given as it would be without this plugin. `mine`: what this ADD has just parked, and who has it.
+/// The range has no free address, and some of it are parked. Releases a parked address for this ADD: one that is no longer
+/// held or, without such, the oldest, which is then returned as it would be without this plugin. `mine`: what this ADD has
+/// just parked, and its held addresses.
 fn with_room(
     call: &Call,
     failed: Answer,
@@ -243,7 +245,7 @@ fn with_room(
     let lock = Lock::take(&config.state_dir, &config.name);
     let known = lock.as_ref().ok().and_then(|_| parked::load(call).ok());
     let may_write = known.is_some();
-    // Its id is this call's alone: without the lock it is known as well.
+    // The entry of this call is known without the lock too, because no other call uses its id.
     let mut state = known.unwrap_or_else(|| State { parked: Vec::from_iter(mine) });
     let verdicts = parked::judge_for(call, &mut state);
     let now = time::now().as_secs();
@@ -283,7 +285,7 @@ fn with_room(
     Ok(if answer.is_ok() && !is_over { given(call, answer, &who) } else { answer })
 }
 
-/// The error of an ADD that is to fail rather than to share an address.
+/// The error of the ADD if `whenAllHeld` is `fail`.
 fn refusal(call: &Call, who: &str) -> Option<Failure> {
     (call.config.when_all_held == WhenAllHeld::Fail).then(|| {
         call.count(Event::AllHeld);

@@ -1,12 +1,12 @@
-//! What is parked, until nobody has it any more.
+//! Parked reservations, and when they are released.
 //!
-//! A parked reservation is released by a DEL under its own id, after the next ADD or DEL of its network (one at a time) or
-//! by `ipwatch cni release`:
+//! A parked reservation is released by a DEL under its own id. That is done after an ADD or DEL of its network (one
+//! reservation per call) or by `ipwatch cni release`, if
 //!
-//! - the daemon has said that the netns no longer has the IP,
+//! - the daemon says that the netns no longer has the IP,
 //! - the node has been booted since, or
-//! - nobody could say for [`UNPROVEN`], at two calls at least and at none between, that it is held: without a daemon
-//!   nothing stays parked for ever.
+//! - the daemon has not told for [`UNPROVEN`] seconds whether it is held, at any of at least two calls. Without a daemon
+//!   nothing therefore stays parked for ever.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,33 +27,34 @@ use crate::state::{Entry, Lock, State, is_taken};
 use crate::tally::Event;
 use crate::{found, time};
 
-/// How long a parked reservation stays while nobody can say whether it is held, in seconds.
+/// How long a parked reservation stays while the daemon does not tell whether it is held, in seconds.
 pub const UNPROVEN: u64 = 600;
-/// How long the release of one may take by which somebody else's call is held up.
+/// Timeout of a release during a call for another container.
 pub(crate) const QUICK: Duration = Duration::from_secs(2);
-/// How long one step of parking may take.
+/// Timeout of one step of parking.
 pub(crate) const STEP: Duration = Duration::from_secs(10);
-/// How long the release of one may take for which a person waits.
+/// Timeout of a release by `ipwatch cni release`.
 const PATIENT: Duration = Duration::from_secs(30);
-/// After how many seconds a release that failed is tried again.
+/// How many seconds after a failure a release is tried again.
 pub(crate) const AGAIN: u64 = 60;
 
-/// What is parked of a network, wherever that stands. To be called with its lock.
+/// The parked reservations of a network. If the state file is lost, it is made anew from the delegate's store. The caller
+/// must have the lock.
 ///
 /// # Errors
-/// The state file is lost, and nobody can say what was in it.
+/// The state file is lost, and the store cannot be read.
 pub(crate) fn load(call: &Call) -> io::Result<State> {
     let config = &call.config;
     if let Some(state) = State::read(&config.state_dir, &config.name) {
         return Ok(state);
     }
     let state = in_store(config, &call.environment.path)?;
-    // From now on it need not be looked for at each call.
+    // The next call reads the file, not the store.
     state.write(&config.state_dir, &config.name)?;
     Ok(state)
 }
 
-/// The same, without a state file where there is none.
+/// [`load`] without writing a state file.
 ///
 /// # Errors
 /// As [`load`].
@@ -63,10 +64,10 @@ pub(crate) fn known(call: &Call) -> io::Result<State> {
     known.map_or_else(|| in_store(config, &call.environment.path), Ok)
 }
 
-/// What the delegate's store has under ids of ours.
+/// The parked reservations in the delegate's store, if that is host-local's.
 ///
 /// # Errors
-/// It cannot be read.
+/// The store cannot be read.
 fn in_store(config: &Config, path: &[PathBuf]) -> io::Result<State> {
     let dir = config.host_local_dir();
     let found = dir.map(|dir| found::in_host_local(&dir)).transpose()?.unwrap_or_default();
@@ -87,8 +88,8 @@ fn in_store(config: &Config, path: &[PathBuf]) -> io::Result<State> {
     Ok(State { parked: by_id.into_iter().map(entry).collect() })
 }
 
-/// Releases one that nobody has any more, after the runtime's own call was served. It never fails a call: what is left,
-/// or cannot be released now, is released by a later one.
+/// Releases one parked reservation that is no longer held, after the runtime's call was served. It never fails the call: a
+/// later call releases the others, and repeats a release that failed.
 pub(crate) fn tend(call: &Call) {
     let config = &call.config;
     if !config.is_named() {
@@ -96,15 +97,15 @@ pub(crate) fn tend(call: &Call) {
     }
     match State::read(&config.state_dir, &config.name) {
         Some(state) if state.parked.is_empty() => return,
-        // Nothing was ever parked of a store that keeps no parked ones.
+        // Addresses of other delegates are never parked.
         None if config.host_local_dir().is_none() => return,
         _ => {}
     }
-    // Another call does it.
+    // Another call has the lock and does this.
     let Ok(_lock) = Lock::take_soon(&config.state_dir, &config.name) else { return };
     let state = match load(call) {
         Ok(state) => state,
-        Err(error) => return call.say(&format!("what is parked is unknown: {error}")),
+        Err(error) => return call.say(&format!("cannot find the parked addresses: {error}")),
     };
     if state.parked.is_empty() {
         return;
@@ -117,30 +118,30 @@ pub(crate) fn tend(call: &Call) {
         match one.outcome {
             Ok(()) => {
                 call.count(Event::Released);
-                call.say(&format!("released {}, which nobody has any more", list(&one.entry.ips)));
+                call.say(&format!("released {}, which is no longer held", list(&one.entry.ips)));
             }
             Err(why) => call.say(&format!("{} cannot be released: {why}", one.entry.id)),
         }
     }
 }
 
-/// What becomes of an entry.
+/// What was found out about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Verdict {
-    /// Nobody has it.
+    /// It is no longer held.
     over: bool,
-    /// A critical finding about it fires.
+    /// Whether a critical finding about it fires.
     pub(crate) critical: bool,
 }
 
 impl Verdict {
-    /// Whether nobody has it.
+    /// Whether it is no longer held.
     pub(crate) fn is_over(self) -> bool {
         self.over
     }
 }
 
-/// Judges each entry, in their order, for a call of the plugin.
+/// A verdict for each entry, in the same order.
 pub(crate) fn judge_for(call: &Call, state: &mut State) -> Vec<Verdict> {
     let Config { socket, patience, name, kind, .. } = &call.config;
     let question = Question { store: kind, network: name, ..nobodys() };
@@ -197,34 +198,34 @@ fn judge(
             entry.unanswered_since = None;
             return Verdict { over: !is_held, critical };
         }
-        // How long ago it was proven says nothing: a quiet network asks once a day.
+        // The time since the last proof does not count, because a network may have one call a day.
         let since = entry.unanswered_since.get_or_insert(now);
         Verdict { over: now.saturating_sub(*since) > UNPROVEN, critical: false }
     };
     (state.parked.iter_mut().map(verdict).collect(), unanswered)
 }
 
-/// An entry that was to be released.
+/// The attempt to release an entry.
 #[derive(Debug)]
 pub struct Released {
-    /// Which.
+    /// The entry.
     pub entry: Entry,
-    /// Whether it was.
+    /// Whether it was released.
     pub outcome: Result<(), String>,
 }
 
 /// How much is released by one call.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
-    /// So many are tried.
+    /// Maximum number of entries.
     most: usize,
-    /// So long each may take.
+    /// Timeout of each.
     each: Duration,
-    /// Also those whose release has just failed.
+    /// Whether to try again at once those whose release has failed.
     at_once: bool,
 }
 
-/// Releases what is over, and writes what is left if it is not what was there `before`.
+/// Releases the entries that are no longer held, and writes the others if they differ from `before`.
 fn keep(
     dir: &Path,
     network: &str,
@@ -252,16 +253,16 @@ fn keep(
     if left != *before
         && let Err(error) = left.write(dir, network)
     {
-        // A DEL that is repeated succeeds: what is released and still written is released once more.
-        eprintln!("ipwatch-ipam: the state of {network} cannot be written: {error}");
+        // A later call releases the same entries again, and a repeated DEL succeeds.
+        eprintln!("ipwatch-ipam: cannot write the state file of network {network}: {error}");
     }
     released
 }
 
-/// DEL of a parked reservation.
+/// Releases a parked reservation by a DEL under its id.
 ///
 /// # Errors
-/// The delegate is not there, or fails.
+/// The delegate cannot be run, or fails.
 pub(crate) fn release(entry: &Entry, within: Duration) -> Result<(), String> {
     let kind = entry.config.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
     let answer = run(kind.unwrap_or_default(), &entry.path, "DEL", entry, within);
@@ -273,8 +274,8 @@ pub(crate) fn release(entry: &Entry, within: Duration) -> Result<(), String> {
     Err(said.map_or_else(|| format!("exit status {}", answer.code), |(_, msg)| msg))
 }
 
-/// A call of the delegate for a parked reservation: under its own id and interface, without anything of the pod whose
-/// ADD it was, so that nobody is taken for that pod.
+/// Calls the delegate for a parked reservation: under its own id and interface, and without the `CNI_ARGS` and the netns
+/// of the pod whose ADD it was.
 pub(crate) fn run(
     kind: &str,
     path: &[PathBuf],
@@ -288,7 +289,7 @@ pub(crate) fn run(
         [one] if command == "ADD" => format!("IgnoreUnknown=1;IP={one}"),
         _ => "IgnoreUnknown=1".to_owned(),
     };
-    // An ADD must name a netns (`skel.getCmdArgsFromEnv`), and no IPAM plugin opens it: one that nobody has is nobody's.
+    // An ADD must have a netns (`skel.getCmdArgsFromEnv`), but no IPAM plugin opens it. This path does not exist.
     let netns = if command == "ADD" { format!("/run/netns/{}", entry.id) } else { String::new() };
     let set: [(&str, &OsStr); 6] = [
         ("CNI_PATH", &joined),
@@ -302,11 +303,11 @@ pub(crate) fn run(
     delegate::run_within(&program, &set, &config, within)
 }
 
-/// Releases what is parked of a network, for a person. Without `force` only what nobody has. With `config`, and the
-/// directories of plugins, also what the delegate's store has of a lost state file.
+/// Releases parked reservations of a network for `ipwatch cni`: with `force` all, otherwise those that are no longer held.
+/// With `config` and the directories of plugins, also those whose state file was lost.
 ///
 /// # Errors
-/// Another call is at work.
+/// Another process has the lock, or the reservations cannot be found.
 pub fn release_network(
     dir: &Path,
     socket: &Path,
@@ -316,13 +317,13 @@ pub fn release_network(
     config: Option<(&Config, &[PathBuf])>,
 ) -> Result<Vec<Released>, String> {
     let _lock = Lock::take(dir, network).map_err(|error| match is_taken(&error) {
-        true => "a call of the plugin is at work: try again".to_owned(),
-        false => format!("its lock cannot be had: {error}"),
+        true => "a call of ipwatch-ipam is running for this network: try again".to_owned(),
+        false => format!("the lock in {} cannot be taken: {error}", dir.display()),
     })?;
     let before = match (State::read(dir, network), config) {
         (Some(state), _) => state,
         (None, Some((config, path))) => in_store(config, path)
-            .map_err(|error| format!("what is parked cannot be found: {error}"))?,
+            .map_err(|error| format!("cannot find the parked addresses: {error}"))?,
         (None, None) => State::default(),
     };
     let mut state = before.clone();
@@ -335,7 +336,7 @@ pub fn release_network(
     Ok(keep(dir, network, &before, state, &verdicts, bounds))
 }
 
-/// Who has what is parked, in words.
+/// What holds the parked addresses, in one line for people.
 pub(crate) fn said(state: &State) -> String {
     let one = |entry: &Entry| match entry.who.is_empty() {
         true => format!("{} is parked", list(&entry.ips)),
@@ -344,7 +345,7 @@ pub(crate) fn said(state: &State) -> String {
     state.parked.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Addresses, as a person reads them.
+/// Addresses in one line for people.
 pub(crate) fn list(ips: &[IpAddr]) -> String {
     let ips: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
     ips.join(" and ")

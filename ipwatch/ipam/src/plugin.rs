@@ -1,4 +1,4 @@
-//! One call: what the runtime asks for, and what it is answered.
+//! One call of the plugin: its input, which part serves it, and its answer.
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
@@ -18,19 +18,19 @@ use crate::{gate, name, park, parked};
 /// A call of the plugin.
 #[derive(Debug)]
 pub struct Call {
-    /// What the runtime put into the environment.
+    /// The CNI variables of the environment.
     pub environment: Environment,
-    /// What it wrote to the standard input.
+    /// The configuration from the standard input.
     pub config: Config,
-    /// The part of the boot id that parked reservations are called by.
+    /// The part of the boot id that the ids of parked reservations contain.
     pub boot: Option<String>,
-    /// Who called, as it was when this process began.
+    /// The parent process when this process began: the main plugin.
     pub(crate) parent: Option<Pid>,
-    /// The environment is set for the delegate: in tests, where it is not this process's own.
+    /// Whether the delegate's environment must be set. True in tests only; otherwise it inherits this process's.
     pub(crate) set: bool,
 }
 
-/// The program.
+/// Serves one call from the environment and the standard input.
 #[must_use]
 pub fn main() -> ExitCode {
     let parent = getppid();
@@ -53,7 +53,10 @@ fn read_input() -> Result<Vec<u8>, Failure> {
     let limit = config::LONGEST as u64 + 1;
     let read = io::stdin().lock().take(limit).read_to_end(&mut input);
     read.map_err(|error| {
-        Failure::new(Code::Io, format!("the configuration cannot be read: {error}"))
+        Failure::new(
+            Code::Io,
+            format!("cannot read the network configuration from standard input: {error}"),
+        )
     })?;
     if input.len() > config::LONGEST {
         let msg = "the network configuration is longer than a mebibyte";
@@ -62,7 +65,7 @@ fn read_input() -> Result<Vec<u8>, Failure> {
     Ok(input)
 }
 
-/// Answers. Whether somebody took it.
+/// Writes the answer. Returns whether it could be written.
 fn answer(answer: Result<Answer, Failure>, version: &str) -> (ExitCode, bool) {
     let (code, text) = match answer {
         Ok(Answer { code, stdout }) => (code, stdout),
@@ -78,7 +81,7 @@ fn answer(answer: Result<Answer, Failure>, version: &str) -> (ExitCode, bool) {
 fn read(input: &[u8], parent: Option<Pid>) -> Result<Call, Failure> {
     let environment = Environment::read(|name| std::env::var_os(name))?;
     let config = match environment.command {
-        // libcni gives none.
+        // libcni gives no configuration with VERSION.
         Command::Version => Config::none(&config::version_of(input)),
         _ => Config::read(input)?,
     };
@@ -91,10 +94,10 @@ fn read(input: &[u8], parent: Option<Pid>) -> Result<Call, Failure> {
 }
 
 impl Call {
-    /// Serves it.
+    /// Serves the call.
     ///
     /// # Errors
-    /// Those of this plugin itself; the delegate's are its answer.
+    /// An error of this plugin. An error of the delegate is an answer.
     pub fn serve(&self) -> Result<Answer, Failure> {
         for doubt in &self.config.doubts {
             self.say(doubt);
@@ -112,8 +115,8 @@ impl Call {
         }
     }
 
-    /// ADD of the delegate, unless whoever called has ended: the runtime's DEL may have been run by then, and nobody
-    /// would give back what this reserves. What was reserved meanwhile [`main`] gives back.
+    /// Runs the delegate's ADD unless the main plugin has ended: the runtime's DEL may have run by then, and nothing would
+    /// free what this ADD reserves. If the main plugin ends during the ADD, [`main`] frees the reservation.
     pub(crate) fn add(&self) -> Result<Answer, Failure> {
         let orphan = || Err(Failure::new(Code::TryAgain, "the plugin that called has ended"));
         if self.is_orphan() {
@@ -123,38 +126,45 @@ impl Call {
         if self.is_orphan() { orphan() } else { answer }
     }
 
-    /// Whether the main plugin that called has ended: a runtime whose deadline passed kills it alone.
+    /// Whether the main plugin has ended: on a timeout the runtime kills the main plugin, but not this process.
     fn is_orphan(&self) -> bool {
         self.parent.is_some() && getppid() != self.parent
     }
 
-    /// Gives back what an ADD reserved whose result nobody got. A main plugin waits for the end of this process: while
-    /// it is there it has the result, and the runtime's DEL comes after its end.
+    /// Frees what an ADD reserved if its result was not read. A main plugin that still runs has read the result, because it
+    /// waits for the end of this process; the runtime's DEL follows later.
     fn take_back_unless(&self, is_heard: bool) {
         if self.environment.command == Command::Add && (!is_heard || self.is_orphan()) {
-            self.say("nobody took the result of this ADD: it is given back");
+            self.say("the plugin that called has ended without the result of this ADD: its reservation is freed");
             let _ = self.run("DEL");
         }
     }
 
-    /// What is parked is valid, whatever the runtime knows. Nothing is parked meanwhile.
+    /// Runs the delegate's GC with the parked reservations among the valid attachments, because the runtime does not know
+    /// them. Under the lock nothing is parked meanwhile.
     fn gc(&self) -> Result<Answer, Failure> {
         if !self.config.is_named() {
             return self.run("GC");
         }
         let lock = Lock::take(&self.config.state_dir, &self.config.name);
         if lock.as_ref().is_err_and(is_taken) {
-            return Err(Failure::new(Code::TryAgain, "another call of ipwatch-ipam is at work"));
+            return Err(Failure::new(
+                Code::TryAgain,
+                "another call of ipwatch-ipam is running for this network",
+            ));
         }
         let parked = parked::known(self).map_err(|error| {
-            Failure::new(Code::Io, format!("what ipwatch-ipam has parked is unknown: {error}"))
+            Failure::new(
+                Code::Io,
+                format!("cannot find the addresses that ipwatch-ipam has parked: {error}"),
+            )
         })?;
         let parked = parked.parked.iter().map(|entry| (entry.id.as_str(), entry.ifname.as_str()));
         self.run_with("GC", &self.config.for_gc(parked))
     }
 
-    /// The delegate's word. One that is older than CNI 1.1 has none, and serves ADDs; what it says instead depends on its
-    /// version, so that it is asked for that.
+    /// Runs the delegate's STATUS. A delegate older than CNI 1.1 does not know STATUS but serves ADDs. The text of its error
+    /// depends on its version, so it is asked for the versions that it supports.
     fn status(&self) -> Result<Answer, Failure> {
         let answer = self.run("STATUS")?;
         if !answer.is_ok() && !self.knows_status() {
@@ -163,7 +173,7 @@ impl Call {
         Ok(answer)
     }
 
-    /// Whether the delegate knows STATUS, as far as it says which versions it knows.
+    /// Whether the delegate knows STATUS. True also if it does not say which versions it supports.
     fn knows_status(&self) -> bool {
         let versions = self.run_with("VERSION", br#"{"cniVersion":"1.1.0"}"#).ok();
         let versions = versions.and_then(|answer| {
@@ -173,7 +183,7 @@ impl Call {
         versions.is_none_or(|versions| versions.iter().any(|version| version == "1.1.0"))
     }
 
-    /// Runs the delegate, as the runtime would, under its id and interface.
+    /// Runs the delegate as the runtime would, under the runtime's id and interface.
     pub(crate) fn run(&self, command: &str) -> Result<Answer, Failure> {
         self.run_with(command, &self.config.for_delegate())
     }
@@ -193,7 +203,7 @@ impl Call {
         delegate::run(&program, &set, input)
     }
 
-    /// A question about this call, without addresses.
+    /// A question to the daemon about this call, without addresses.
     pub(crate) fn question<'a>(&'a self, call: &'a str) -> Question<'a> {
         Question {
             call,
@@ -207,7 +217,7 @@ impl Call {
         }
     }
 
-    /// A line for the runtime's log.
+    /// Writes a line to the standard error, which the runtime logs.
     pub(crate) fn say(&self, text: &str) {
         let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let mut out = io::stderr().lock();

@@ -1,8 +1,7 @@
-//! Puts `ipwatch-ipam` into the text of a network configuration, and takes it out again.
+//! Wraps the IPAM plugins in the text of a network configuration with `ipwatch-ipam`, and unwraps them.
 //!
-//! Only the value of `ipam` is replaced: `X` becomes `{"type": "ipwatch-ipam", "delegate": X}`, and back, so that every
-//! other byte stays as a person or an installer has written it, and taking it out is the exact inverse. What is not
-//! understood is refused with its reason, and nothing of its file is changed.
+//! Only the value of `ipam` is replaced: `X` becomes `{"type": "ipwatch-ipam", "delegate": X}`. Every other byte stays as it
+//! was, and unwrapping is the exact inverse. A configuration that is not understood is refused with the reason.
 
 use std::ops::Range;
 
@@ -12,20 +11,20 @@ use crate::config::OWN;
 
 /// IPAM plugins that can be wrapped: those whose stores ipwatch reads, and that give an address to a container id.
 const KNOWN: [&str; 2] = ["host-local", "whereabouts"];
-/// Main plugins that leave `ipam` to the IPAM plugin. Another one may read it: calico puts the node's CIDR in only where
-/// it finds `host-local` there.
+/// Main plugins that do not read `ipam` themselves. Others may: calico replaces `usePodCidr` only if the type is
+/// `host-local`.
 const MAINS: [&str; 6] = ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device"];
-/// How deep a configuration may be.
+/// Maximum nesting of a configuration.
 const DEEPEST: usize = 64;
 
-/// Where `ipwatch-ipam` stands in a configuration.
+/// Whether an IPAM plugin is wrapped, or can be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Before this IPAM plugin.
+    /// `ipwatch-ipam` runs this IPAM plugin.
     Wrapped(String),
-    /// This one can be wrapped.
+    /// This IPAM plugin is not wrapped, and can be.
     Plain(String),
-    /// It cannot be, for this reason.
+    /// It cannot be wrapped, for this reason.
     Refused(String),
 }
 
@@ -34,7 +33,7 @@ pub enum Standing {
 pub struct Plugin {
     /// Its type.
     pub kind: String,
-    /// How it stands.
+    /// Whether its IPAM plugin is wrapped, or can be.
     pub standing: Standing,
     /// Where the value of `ipam` is in the text.
     span: Range<usize>,
@@ -42,7 +41,7 @@ pub struct Plugin {
     delegate: Range<usize>,
 }
 
-/// A configuration as it was read.
+/// A parsed configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
     /// The network's name.
@@ -54,11 +53,11 @@ pub struct Read {
 /// Reads a configuration: a list, or one plugin.
 ///
 /// # Errors
-/// It is no network configuration, or has a key twice.
+/// It is not a network configuration, or has a key twice.
 pub fn read(text: &str) -> Result<Read, String> {
     let value: Value =
-        serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
-    let whole = value.as_object().ok_or("it is no JSON object")?;
+        serde_json::from_str(text).map_err(|error| format!("it is not valid JSON: {error}"))?;
+    let whole = value.as_object().ok_or("it is not a JSON object")?;
     let network = whole.get("name").and_then(Value::as_str).ok_or("it has no name")?.to_owned();
     let top = Scan(text).members(start(text, 0)?)?;
     let bodies = match member(&top, "plugins")? {
@@ -87,7 +86,7 @@ fn plain(kind: String, standing: Standing, span: Range<usize>) -> Plugin {
 
 fn ipam(text: &str, kind: String, span: Range<usize>) -> Result<Plugin, String> {
     if text.as_bytes().get(span.start) != Some(&b'{') {
-        return Ok(plain(kind, Standing::Refused("ipam is no object".into()), span));
+        return Ok(plain(kind, Standing::Refused("ipam is not an object".into()), span));
     }
     let members = Scan(text).members(span.start)?;
     let own = string(text, member(&members, "type")?).unwrap_or_default();
@@ -102,45 +101,45 @@ fn ipam(text: &str, kind: String, span: Range<usize>) -> Result<Plugin, String> 
         return Ok(plain(kind, Standing::Refused("ipwatch-ipam has no delegate".into()), span));
     };
     if text.as_bytes().get(delegate.start) != Some(&b'{') {
-        return Ok(plain(kind, Standing::Refused("the delegate is no object".into()), span));
+        return Ok(plain(kind, Standing::Refused("the delegate is not an object".into()), span));
     }
     let inner = Scan(text).members(delegate.start)?;
     let behind = string(text, member(&inner, "type")?).unwrap_or_default();
     Ok(Plugin { kind, standing: Standing::Wrapped(behind), span, delegate })
 }
 
-/// Why an IPAM plugin cannot be wrapped, and what helps there.
+/// Why an IPAM plugin cannot be wrapped, and what to use instead.
 fn refused(kind: &str) -> Option<String> {
     let why = match kind {
         kind if KNOWN.contains(&kind) => return None,
         "" => "ipam has no type",
         "calico-ipam" => {
-            "Calico's IPAM is called with options of its own, and frees by handle: `ipwatch check IP`, and the finding \
-             ip-released-but-held tells before the next pod has the IP"
+            "Calico's IPAM has other options and frees addresses by handle. Use `ipwatch check IP`; the finding \
+             ip-released-but-held warns before the next pod is given a held IP"
         }
-        "dhcp" => "the addresses are a DHCP server's",
-        "static" => "the addresses are those of the configuration",
+        "dhcp" => "a DHCP server assigns the addresses",
+        "static" => "the addresses are fixed in the configuration",
         _ => "ipwatch does not read its store",
     };
     Some(format!("ipam.type {kind}: {why}"))
 }
 
-/// Why an IPAM plugin cannot be wrapped below a main plugin.
+/// Why the IPAM plugin of a main plugin cannot be wrapped.
 fn refused_main(kind: &str) -> Option<String> {
     if MAINS.contains(&kind) {
         return None;
     }
     let why = match kind {
         "calico" => {
-            "Calico changes the configuration of its IPAM plugin, and only of one that it knows: the finding \
-             ip-released-but-held tells before the next pod has an IP that is held"
+            "Calico changes the configuration of the IPAM plugins that it knows, and would not change a wrapped one. The \
+             finding ip-released-but-held warns before the next pod is given a held IP"
         }
-        _ => "it may read the configuration of its IPAM plugin itself",
+        _ => "this main plugin may read the configuration of its IPAM plugin itself",
     };
     Some(format!("type {kind}: {why}"))
 }
 
-/// Why ranges cannot be those of an IPAM plugin as they are: somebody is to put the subnet in.
+/// Why a subnet cannot be passed to the IPAM plugin as it is: another program is to replace it.
 fn refused_subnet(ipam: &str) -> Option<String> {
     let ipam: Value = serde_json::from_str(ipam).ok()?;
     let sets = ipam.get("ranges").and_then(Value::as_array).into_iter().flatten();
@@ -152,31 +151,30 @@ fn refused_subnet(ipam: &str) -> Option<String> {
         })
     };
     let odd = ranges.filter_map(|range| range.get("subnet")).find(|subnet| !is_cidr(subnet))?;
-    Some(format!("ipam.subnet {odd}: it is no CIDR, and is put in by whoever reads it"))
+    Some(format!("ipam.subnet {odd}: this is not a CIDR, and the main plugin must replace it"))
 }
 
-/// Main plugins that hand out addresses without an IPAM plugin of the configuration.
+/// Why a main plugin without `ipam` in its configuration has no IPAM plugin that could be wrapped.
 fn refused_without(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "flannel" => {
-            "flannel writes the IPAM part of its delegate itself: a configuration of bridge with host-local can be \
-             wrapped in its place"
+            "flannel writes the IPAM configuration itself. A configuration of bridge with host-local in its place can be \
+             wrapped"
         }
         "cilium-cni" => {
-            "Cilium's agent hands out addresses: the finding ip-released-but-held tells of one that is held"
+            "Cilium's agent assigns addresses. The finding ip-released-but-held warns of a held IP"
         }
-        "aws-cni" => "AWS' ipamd hands out addresses, and cools them down for 30 s",
-        "terway" => "Terway's daemon hands out addresses",
+        "aws-cni" => "AWS' ipamd assigns addresses, and reuses an address 30 s after its release",
+        "terway" => "Terway's daemon assigns addresses",
         "calico" => "Calico is configured without an IPAM plugin",
         _ => return None,
     })
 }
 
-/// The text with `ipwatch-ipam` before every IPAM plugin that can be wrapped. `None`: it is there already, or there is
-/// none.
+/// The text with every IPAM plugin wrapped that can be. `None`: there is nothing to change.
 ///
 /// # Errors
-/// What is not understood.
+/// The configuration is not understood.
 pub fn wrap(text: &str) -> Result<Option<String>, String> {
     edit(text, |text, plugin| {
         let before = text.get(plugin.span.clone())?;
@@ -185,10 +183,10 @@ pub fn wrap(text: &str) -> Result<Option<String>, String> {
     })
 }
 
-/// The text without it. `None`: it is not there.
+/// The text with every wrapped IPAM plugin unwrapped. `None`: none is wrapped.
 ///
 /// # Errors
-/// What is not understood.
+/// The configuration is not understood.
 pub fn unwrap(text: &str) -> Result<Option<String>, String> {
     edit(text, |text, plugin| {
         let is_wrapped = matches!(plugin.standing, Standing::Wrapped(_));
@@ -203,7 +201,7 @@ fn edit(
     let read = read(text)?;
     let mut edited = text.to_owned();
     let mut changed = false;
-    // From the end, so that the spans before stay true.
+    // From the end, so that the spans of the other plugins stay valid.
     for plugin in read.plugins.iter().rev() {
         if let Some(new) = new(text, plugin) {
             edited.replace_range(plugin.span.clone(), &new);
@@ -213,22 +211,22 @@ fn edit(
     if !changed {
         return Ok(None);
     }
-    // What a runtime cannot read is never written.
+    // The result must be valid as well.
     self::read(&edited)?;
     Ok(Some(edited))
 }
 
-/// Where a part of a list or an object is: its key, if it has one, and its value.
+/// The spans of the key (in an object) and the value of an element.
 type Part = (Option<Range<usize>>, Range<usize>);
 
-/// A member of an object: its key and where its value is.
+/// The members of an object: the key and the span of the value.
 type Members = Vec<(String, Range<usize>)>;
 
 fn member(members: &Members, key: &str) -> Result<Option<Range<usize>>, String> {
     let mut found = members.iter().filter(|(own, _)| own == key);
     let first = found.next().map(|(_, span)| span.clone());
     match found.next() {
-        Some(_) => Err(format!("it has {key:?} twice")),
+        Some(_) => Err(format!("it has the key {key:?} twice")),
         None => Ok(first),
     }
 }
@@ -242,7 +240,7 @@ fn start(text: &str, at: usize) -> Result<usize, String> {
 }
 
 fn odd() -> String {
-    "its JSON is not understood".to_owned()
+    format!("its JSON is not understood, or is nested more than {DEEPEST} levels deep")
 }
 
 /// Finds values in a text that is known to be JSON.
@@ -253,7 +251,7 @@ impl Scan<'_> {
         self.0.as_bytes().get(at).copied()
     }
 
-    /// The next byte that is no white space.
+    /// The position of the next byte that is not white space.
     fn space(&self, mut at: usize) -> Option<usize> {
         while matches!(self.byte(at)?, b' ' | b'\t' | b'\r' | b'\n') {
             at += 1;
@@ -318,9 +316,9 @@ impl Scan<'_> {
             .collect()
     }
 
-    /// The elements of the list that is there.
+    /// The spans of the elements of a list.
     fn elements(&self, list: Range<usize>) -> Result<Vec<Range<usize>>, String> {
-        let parts = self.parts(list.start, b'[').ok_or("plugins is no list")?;
+        let parts = self.parts(list.start, b'[').ok_or("plugins is not a list")?;
         Ok(parts.into_iter().map(|(_, span)| span).collect())
     }
 
@@ -399,11 +397,11 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused() {
         for (text, why) in [
-            ("[]", "no JSON object"),
-            ("{", "no JSON"),
+            ("[]", "not a JSON object"),
+            ("{", "not valid JSON"),
             (r#"{"type":"bridge"}"#, "no name"),
             (r#"{"name":"n","type":"bridge","ipam":{"type":"host-local"},"ipam":{}}"#, "twice"),
-            (r#"{"name":"n","plugins":{}}"#, "no list"),
+            (r#"{"name":"n","plugins":{}}"#, "not a list"),
         ] {
             let error = wrap(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
