@@ -111,7 +111,7 @@ pub struct Address {
     /// Whether a critical finding about it fires.
     #[serde(default)]
     pub critical: bool,
-    /// For how many seconds the finding that explains it has been open.
+    /// For how many seconds this has been so, by the finding that explains it; a stuck process: since it began to exit.
     #[serde(default)]
     pub for_secs: u64,
 }

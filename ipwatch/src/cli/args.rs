@@ -201,26 +201,26 @@ pub(super) struct CniPlaces {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum CniWhat {
-    /// Put ipwatch-ipam before the IPAM plugin of every network that it can serve
+    /// Wrap the IPAM plugin of every network that can be wrapped with ipwatch-ipam
     Install {
         /// Show what would change, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Take it out again, and release what it has parked
+    /// Undo install in every network, and release all parked IPs
     Uninstall {
         /// Show what would change, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Show where it stands, what it has parked and what it has counted
+    /// Show which networks are wrapped, which IPs are parked, and the counters
     Status,
-    /// Release parked reservations that nobody holds any more
+    /// Release parked IPs that are no longer held
     Release {
         /// Only those of this network
         #[arg(value_name = "NETWORK")]
         network: Option<String>,
-        /// Those that are held too: the next pod may be given such an IP
+        /// Also release IPs that are still held: the next pod may be given such an IP
         #[arg(long)]
         force: bool,
     },

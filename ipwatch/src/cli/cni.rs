@@ -1,5 +1,5 @@
-//! `ipwatch cni`: puts `ipwatch-ipam` into the node's network configurations and takes it out, shows how it stands, and
-//! releases what it has parked. The work is done by `ipwatch_ipam::{install, wrap, parked}`; here it is said.
+//! `ipwatch cni`: installs `ipwatch-ipam` in the node's network configurations, uninstalls it, shows its status and
+//! releases parked addresses. `ipwatch_ipam::{install, wrap, parked}` do the work; this file prints it.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -17,15 +17,15 @@ use super::output::Out;
 use super::{Failure, Outcome};
 use crate::escape::escape;
 
-/// Where a package puts the program, if not beside this one.
+/// Where a package installs the plugin's program, if it is not in the directory of this program.
 const PROGRAM: &str = "/usr/lib/ipwatch/ipwatch-ipam";
 
-/// Where everything is.
+/// The directories and files that the commands use.
 struct Places {
     conf: Vec<PathBuf>,
-    /// Where plugins are, or may be.
+    /// Every directory that may contain plugins.
     bin: Vec<PathBuf>,
-    /// Where each runtime looks for them.
+    /// The directories in which each runtime looks for plugins.
     looked: Vec<Vec<PathBuf>>,
     parked: PathBuf,
     cache: PathBuf,
@@ -78,7 +78,7 @@ fn say(text: &mut String, line: &str) {
     let _ = writeln!(text, "{}", escape(line));
 }
 
-/// Every configuration that is to be changed, with its new text. What cannot be is said.
+/// The index and the new text of every configuration to be changed. Adds to `text` which cannot be changed, and why.
 fn plan(networks: &[Network], wrapped: bool, text: &mut String) -> Vec<(usize, String)> {
     let mut plan = Vec::new();
     for (at, network) in networks.iter().enumerate() {
@@ -103,8 +103,8 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
     let plan = plan(&networks, true, text);
     if plan.is_empty() && !networks.iter().any(Network::is_wrapped) {
         return Err(anyhow!(
-            "no network configuration has an IPAM plugin that ipwatch-ipam can stand before (host-local, whereabouts); \
-             --conf-dir names other directories"
+            "no network configuration has an IPAM plugin that ipwatch-ipam can wrap (host-local or whereabouts). If the \
+             configurations are in another directory, name it with --conf-dir"
         ));
     }
     let homes = install::homes(&networks, &places.looked).map_err(|why| anyhow!(why))?;
@@ -116,7 +116,7 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
         show(&networks, &plan, text);
         return Ok(Outcome::Fine);
     }
-    // Before a configuration names it.
+    // The program must be there before a configuration names it.
     for home in &homes {
         let put = install::put_program(&program, home);
         let what = home.join(config::OWN).display().to_string();
@@ -130,7 +130,7 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
         Standing::Refused(_) => false,
     };
     if networks.iter().flat_map(Network::standings).any(whereabouts) {
-        say(text, "before whereabouts only a DEL is put off: its addresses are not parked");
+        say(text, "with whereabouts only a DEL is put off; addresses are not parked");
     }
     change(places, &networks, &plan, text)
 }
@@ -146,7 +146,11 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
     change(places, &networks, &plan, text)?;
     let left = install::networks(&places.conf);
     if let Some(left) = left.iter().find(|network| network.may_name_it()) {
-        return Err(anyhow!("{} still names ipwatch-ipam", left.path.display()));
+        return Err(anyhow!(
+            "{} still names ipwatch-ipam, so nothing was released or removed: take ipwatch-ipam out of that file, and run \
+             `ipwatch cni uninstall` again",
+            left.path.display()
+        ));
     }
     install::mark_unwrapped(&places.parked, !plan.is_empty())
         .with_context(|| format!("cannot write to {}", places.parked.display()))?;
@@ -166,7 +170,12 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
     }
     release(places, None, true, text)?;
     if let Some(why) = install::why_needed(&places.parked, &places.cache) {
-        say(text, &format!("the program stays: {why}; run this again later"));
+        say(
+            text,
+            &format!(
+                "the program is not removed yet: {why}. Run `ipwatch cni uninstall` again later"
+            ),
+        );
         return Ok(Outcome::Fine);
     }
     install::unmark(&places.parked);
@@ -206,7 +215,7 @@ fn change(
         let path = network.path.display();
         install::replace(network, new, &backups)
             .with_context(|| format!("cannot change {path}"))?;
-        say(text, &format!("changed {path}; what it was is in {}", backups.display()));
+        say(text, &format!("changed {path}; a copy of the old file is in {}", backups.display()));
     }
     if plan.is_empty() {
         say(text, "nothing to change");
@@ -223,12 +232,12 @@ fn status(places: &Places, text: &mut String) {
             Ok((_, read)) => {
                 for plugin in &read.plugins {
                     let how = match &plugin.standing {
-                        Standing::Wrapped(kind) => format!("ipwatch-ipam before {kind}"),
+                        Standing::Wrapped(kind) => format!("ipwatch-ipam wraps {kind}"),
                         Standing::Plain(kind) if has_backup(places, &network.path) => format!(
-                            "{kind} alone: it was wrapped, and somebody has written it anew; `ipwatch cni install` \
-                             wraps it again"
+                            "{kind} is not wrapped: it was, but the file has been rewritten since; `ipwatch cni \
+                             install` wraps it again"
                         ),
-                        Standing::Plain(kind) => format!("{kind} alone"),
+                        Standing::Plain(kind) => format!("{kind} is not wrapped"),
                         Standing::Refused(why) => format!("cannot be wrapped: {why}"),
                     };
                     say(text, &format!("{path}: network {}: {how}", read.network));
@@ -237,7 +246,7 @@ fn status(places: &Places, text: &mut String) {
         }
     }
     if networks.is_empty() {
-        say(text, "no network configurations; --conf-dir names other directories");
+        say(text, "no network configurations found; name their directory with --conf-dir");
     }
     let is_in = |dirs: &Vec<PathBuf>| dirs.iter().any(|dir| dir.join(config::OWN).exists());
     if networks.iter().any(Network::is_wrapped) {
@@ -246,7 +255,8 @@ fn status(places: &Places, text: &mut String) {
             say(
                 text,
                 &format!(
-                    "wrapped, and the program is not in {}, where a runtime looks: `ipwatch cni install` puts it there",
+                    "WARNING: a network is wrapped, but the program is not in {}, where a runtime looks for it: run `ipwatch \
+                     cni install`",
                     dirs.join(" or ")
                 ),
             );
@@ -254,7 +264,8 @@ fn status(places: &Places, text: &mut String) {
         if !is_in(&places.bin) {
             say(
                 text,
-                "wrapped, and the program is in none of the plugin directories: no pod starts",
+                "WARNING: a network is wrapped, but the program is in no plugin directory, and no pod can start: run \
+                 `ipwatch cni install`",
             );
         }
     }
@@ -274,7 +285,7 @@ fn status(places: &Places, text: &mut String) {
     }
 }
 
-/// A copy of a configuration is kept while it is wrapped.
+/// Whether a configuration was wrapped: while it is, a copy of its old text is kept.
 fn has_backup(places: &Places, path: &Path) -> bool {
     places.parked.join("backups").join(install::backup_name(path)).exists()
 }
@@ -305,7 +316,10 @@ fn release(
     Ok(Outcome::Fine)
 }
 
-/// Says what was released of a network. How many.
+/// Adds to `text` what was released of a network. Returns the number of released reservations.
+///
+/// # Errors
+/// One could not be released.
 fn told(
     network: &str,
     done: Result<Vec<parked::Released>, String>,
@@ -322,7 +336,9 @@ fn told(
         }
     }
     if failed > 0 {
-        return Err(anyhow!("{failed} parked reservations cannot be released"));
+        return Err(anyhow!(
+            "{failed} parked reservations of network {network} cannot be released; the reasons are above"
+        ));
     }
     Ok(all.len())
 }
@@ -334,10 +350,15 @@ fn boot() -> Option<String> {
     name::boot_of(&text)
 }
 
-/// The program that is to be installed.
+/// The plugin's program, which is to be installed.
 fn program() -> anyhow::Result<PathBuf> {
     let beside = std::env::current_exe().ok().map(|own| own.with_file_name(config::OWN));
     let all = [beside, Some(PathBuf::from(PROGRAM))];
     let found = all.into_iter().flatten().find(|path| path.is_file());
-    found.with_context(|| format!("{} is neither beside this program nor {PROGRAM}", config::OWN))
+    found.with_context(|| {
+        format!(
+            "the program {} is neither in the directory of ipwatch nor at {PROGRAM}",
+            config::OWN
+        )
+    })
 }

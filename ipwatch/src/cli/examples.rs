@@ -15,7 +15,7 @@ pub(super) const QUERY: &str = "Examples:
   ipwatch query findings -w           what is wrong, again whenever it changes";
 pub(super) const CNI: &str = "Examples:
   ipwatch cni install --dry-run    what would change
-  ipwatch cni status               where it stands, what is parked
+  ipwatch cni status               what is wrapped, parked, counted
   ipwatch cni release              give back what nobody holds any more";
 pub(super) const IP: &str = "Examples:
   ipwatch query ip 10.0.3.17
