@@ -6,40 +6,40 @@ use serde::{Deserialize, Serialize};
 
 use super::{Code, Interface, Netns};
 
-/// What `fix` would change, or has changed.
+/// What `fix` would change, or what it did.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fix {
-    /// Nothing was changed: this is what would be.
+    /// Nothing was changed: the items are a plan.
     pub dry_run: bool,
-    /// What an earlier run moved away is to be restored, or was: `planned` is to be restored then.
+    /// The items are of an earlier run and are restored: `planned` means *to be restored*.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undo: bool,
-    /// Each thing, in the order in which it is changed.
+    /// The items, in the order in which they are changed.
     pub items: Vec<FixItem>,
-    /// How many reservations of the same causes the daemon does not list. They are listed as these are freed.
+    /// How many more reservations with the same causes there are. The daemon lists them once the listed ones are freed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub omitted: u32,
-    /// The directory that has the record of what was changed, and what was moved away.
+    /// The directory with the record of this run and the files that it moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
 }
 
-/// One thing that a finding is about.
+/// One object that a finding is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixItem {
     /// Id of the finding.
     pub finding: String,
     /// Its code.
     pub code: Code,
-    /// What is changed, and by which names it is known to be the same.
+    /// What is changed, with the names by which it is recognised at the moment of the change.
     #[serde(flatten)]
     pub target: FixTarget,
-    /// Where it stands.
+    /// Whether it is planned, done or not.
     pub state: FixState,
-    /// Why it is left out or was skipped.
+    /// Why it is left out, skipped or stranded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What shows that it is right to change it, a line each. Hostile names in it are quoted.
+    /// The reasons why the change is safe, a line each. Names that a container chose are quoted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proof: Vec<String>,
 }
@@ -58,10 +58,10 @@ pub enum FixTarget {
         path: String,
         /// The container in its first line.
         container_id: String,
-        /// The interface in its second one; old plugins write none.
+        /// The interface in its second line; old versions of host-local write none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ifname: Option<String>,
-        /// When it was written, RFC 3339.
+        /// When the file was written, RFC 3339.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<String>,
     },
@@ -69,38 +69,38 @@ pub enum FixTarget {
     UnmountNetns {
         /// Where it is mounted. Hostile text.
         path: String,
-        /// Which one.
+        /// The netns.
         netns: Netns,
     },
-    /// A pair of devices is deleted, of which both ends are on the node.
+    /// A pair of devices is deleted. Both ends are in the host's netns.
     DeletePair {
         /// The pod's device.
         interface: Interface,
         /// Its other end.
         peer: Interface,
     },
-    /// Nothing that `fix` does.
+    /// Nothing is changed.
     Nothing {
-        /// What it would be: an IP, a path or a name. Hostile text.
+        /// What the item is about: an IP, a path or a name. Hostile text.
         about: String,
     },
 }
 
-/// Where an item stands.
+/// Whether an item is planned, done or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FixState {
     /// It is to be done.
     Planned,
-    /// It is no part of the plan.
+    /// It is not part of the plan; `why` says why.
     LeftOut,
     /// It was done.
     Done,
-    /// It was to be done, and was not: at the moment of the change something did not agree any more.
+    /// It was planned but not done, because something had changed by the moment of the change; `why` says what.
     Skipped,
-    /// It was done, and was undone.
+    /// It was done earlier, and has been undone.
     Restored,
-    /// It was moved away, was another one by then, and could not be put back: it is in the record. `why` says where.
+    /// A file was moved that had been replaced meanwhile, and it could not be put back. `why` says where it is in the record.
     Stranded,
 }
 

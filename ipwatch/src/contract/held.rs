@@ -1,4 +1,4 @@
-//! The part of the contract that `ipwatch-ipam` asks: who still has an address that a store hands out or is told to free.
+//! The part of the contract that `ipwatch-ipam` uses: what still holds an address that a store assigns or is to free.
 
 use std::net::IpAddr;
 
@@ -9,17 +9,17 @@ use super::{Container, Netns, Pod};
 /// What an IPAM plugin asks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeldQuestion {
-    /// What the plugin is called for.
+    /// The call that the plugin serves.
     pub call: HeldCall,
     /// The store: the type of the IPAM plugin.
     pub store: String,
     /// The network.
     pub network: String,
-    /// The runtime's id of the container.
+    /// The container id (`CNI_CONTAINERID`).
     pub container: String,
-    /// Its interface.
+    /// The container's interface (`CNI_IFNAME`).
     pub ifname: Option<String>,
-    /// ADD: the addresses that were handed out.
+    /// ADD: the addresses that the store assigned.
     pub ips: Vec<IpAddr>,
     /// DEL: inode of the netns that the interface plugin can enter.
     pub netns: Option<u64>,
@@ -27,25 +27,25 @@ pub struct HeldQuestion {
     pub parked: Vec<(IpAddr, u64)>,
 }
 
-/// What an IPAM plugin is called for.
+/// The call that an IPAM plugin serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeldCall {
-    /// ADD: does anybody still have these addresses?
+    /// ADD: are the assigned addresses still held by another sandbox?
     #[default]
     Add,
-    /// DEL: does this container still have its addresses, and cannot let go of them?
+    /// DEL: does a stuck process in this container's netns still hold its addresses?
     Del,
 }
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Held {
-    /// ADD: of each address that was asked about. DEL: of each that is reserved for the container.
+    /// ADD: one for each address of the question. DEL: one for each address that is reserved for the container.
     pub addresses: Vec<HeldAddress>,
-    /// Of each parked address.
+    /// One for each parked address of the question.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parked: Vec<HeldAddress>,
-    /// Pods that the network has room for.
+    /// Number of addresses of the network that can be assigned to pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable: Option<u64>,
 }
@@ -53,38 +53,38 @@ pub struct Held {
 /// The answer about one address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldAddress {
-    /// Which.
+    /// The address.
     pub ip: IpAddr,
-    /// Whether somebody has it.
+    /// Whether it is still held.
     pub state: HeldState,
-    /// Where it is up.
+    /// The netns in which it is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<Netns>,
-    /// Whose container that is.
+    /// The container of that netns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Whose pod it is.
+    /// The pod of that netns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Who has it and why, in one line. What a program chose is quoted in it.
+    /// What holds it and why, in one line for people. Names that a container chose are quoted.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub who: String,
-    /// By what it is known: `released`, `reserved`, `cached` (ADD), `stuck` (DEL), `cookie` (parked).
+    /// The proof: `released`, `reserved`, `cached` (ADD), `stuck` (DEL), `cookie` (parked).
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub proof: String,
-    /// The firing finding that says why.
+    /// Id of the firing finding that explains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finding: Option<String>,
-    /// A critical finding about it fires.
+    /// Whether a critical finding about the address fires.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub critical: bool,
-    /// For how many seconds that finding has been so.
+    /// Seconds since that finding's `since`.
     #[serde(default)]
     pub for_secs: u64,
 }
 
 impl HeldAddress {
-    /// One of which no more is known.
+    /// An answer with the state alone.
     #[must_use]
     pub fn of(ip: IpAddr, state: HeldState) -> Self {
         Self {
@@ -102,16 +102,17 @@ impl HeldAddress {
     }
 }
 
-/// Whether somebody has an address.
+/// Whether an address is still held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HeldState {
-    /// Nobody who counts.
+    /// No sandbox that was given it by a store has it.
     Free,
-    /// ADD: the sandbox that had it from this store still has it. DEL: this container does, and cannot let go of it.
+    /// ADD: the sandbox that was given it by this store still has it. DEL: this container still has it, and a process in its
+    /// netns is stuck.
     Held,
-    /// The same, and its own DEL is running, or has just ended.
+    /// As [`HeldState::Held`] of an ADD, but the sandbox's own DEL is running or has just ended.
     Leaving,
-    /// Nobody knows.
+    /// It is not known.
     Unknown,
 }

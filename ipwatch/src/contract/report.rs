@@ -1,11 +1,12 @@
-//! The part of the contract that is an incident report: `ipwatch report --json`. The page and the Markdown say the same.
+//! The part of the contract that is an incident report: `ipwatch report --json`. The HTML page and the Markdown have the
+//! same content.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Code, DaemonInfo, Probe, Severity, SourceState, Status};
 
-/// Everything that is known of one incident, in the words that a person reads. With `--redact` all names and IPs in it are
-/// stand-ins.
+/// Everything that is known about one incident, as text for people. With `--redact`, all known names and IPs are replaced
+/// by stand-ins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Always [`SCHEMA`](super::SCHEMA).
@@ -16,42 +17,41 @@ pub struct Report {
     pub node: String,
     /// When the daemon was asked, RFC 3339.
     pub taken_at: String,
-    /// Names and IPs are stand-ins, the same one for the same name throughout.
+    /// Known names and IPs are replaced by stand-ins, the same name by the same stand-in everywhere.
     pub redacted: bool,
     /// In one line: what is held, whose it is, and who holds it.
     pub title: String,
-    /// What is wrong, the one that the report is about first, then its cause and what came of it. Empty: nothing wrong is
-    /// known.
+    /// The findings: those that the report is about, then their causes and consequences. Empty: no finding is known.
     pub stories: Vec<Story>,
     /// What happened when.
     pub timeline: Timeline,
-    /// Who keeps the addresses up.
+    /// What keeps the addresses up.
     pub holders: Vec<Keeper>,
-    /// What was asked, and how it stood.
+    /// The sources and their status.
     pub sources: Vec<SourceState>,
-    /// Events that are not seen as they should be.
+    /// The probes that are not active.
     pub probes: Vec<Probe>,
     /// Codes of findings that could not be judged.
     pub blind: Vec<Code>,
-    /// What could not be seen or is not told here, in words.
+    /// What could not be observed or is left out of this report, a sentence each.
     pub caveats: Vec<String>,
     /// The version of the command that made this.
     pub version: String,
-    /// Which daemon answered. Absent: it did not say.
+    /// The daemon that answered. Absent: it did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daemon: Option<DaemonInfo>,
 }
 
-/// One finding, in the words of `ipwatch explain`.
+/// One finding, with the texts of `ipwatch explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Story {
     /// The finding's id.
     pub id: String,
     /// Its code.
     pub code: Code,
-    /// How bad.
+    /// Its severity.
     pub severity: Severity,
-    /// Where it stands.
+    /// Whether it is pending, firing or resolved.
     pub status: Status,
     /// In one line: what is held, whose it is, and who holds it.
     pub title: String,
@@ -63,7 +63,7 @@ pub struct Story {
     /// Id of the finding that this is a consequence of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caused_by: Option<String>,
-    /// More to know of it, a sentence each: who has acknowledged it, that it stood before ipwatch first looked.
+    /// Further facts, a sentence each: who has acknowledged it, or that it existed before ipwatch first looked.
     pub notes: Vec<String>,
     /// What will break.
     pub impact: String,
@@ -71,7 +71,7 @@ pub struct Story {
     pub proof: Vec<ProofItem>,
     /// What to do, in this order.
     pub steps: Vec<Advice>,
-    /// What was not seen of what it rests on.
+    /// Which of the sources that it rests on are down or incomplete.
     pub caveats: Vec<String>,
 }
 
@@ -86,28 +86,28 @@ pub struct ProofItem {
     pub text: String,
 }
 
-/// One step on the way out.
+/// One step of what to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// At once, to mend it, or not to be done.
+    /// Whether to do it at once, as the fix, or never.
     pub when: When,
-    /// What it is for.
+    /// What it does.
     pub what: String,
     /// The command for a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// The command changes something. All others only look.
+    /// Whether the command changes something. All other commands only read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changes: bool,
 }
 
-/// When a step is to be done.
+/// Whether and when to do a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum When {
     /// At once, so that it does not get worse.
     Now,
-    /// To mend it.
+    /// The fix.
     Fix,
     /// Never.
     Never,
@@ -118,10 +118,10 @@ pub enum When {
 pub struct Timeline {
     /// The lanes: pods first, then holders, then findings.
     pub lanes: Vec<Lane>,
-    /// How many items are not told: the oldest of lanes that have too many.
+    /// How many items are left out: the oldest ones of lanes that have too many.
     #[serde(default, skip_serializing_if = "is_none")]
     pub omitted: usize,
-    /// How many lanes are not told: those that are not about the first finding, the newest of them.
+    /// How many lanes are left out: the newest ones of those that are not about the first finding.
     #[serde(default, skip_serializing_if = "is_none")]
     pub lanes_omitted: usize,
 }
@@ -131,21 +131,21 @@ fn is_none(n: &usize) -> bool {
     *n == 0
 }
 
-/// What happened to one of them.
+/// What happened to one pod, holder or finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lane {
-    /// Of what kind.
+    /// What the lane is about.
     pub kind: LaneKind,
-    /// Which.
+    /// Its name.
     pub name: String,
-    /// What tells it from others of that name: its netns, its place.
+    /// What distinguishes it from others with the same name, such as its netns.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
     /// What happened, the oldest first.
     pub items: Vec<Item>,
 }
 
-/// Whom a lane is about.
+/// What a lane is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LaneKind {
@@ -157,22 +157,22 @@ pub enum LaneKind {
     Finding,
 }
 
-/// One thing that happened or lasted.
+/// One event, or one state with its duration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// What it is.
     pub kind: ItemKind,
     /// When it happened or began, RFC 3339.
     pub from: String,
-    /// When it ended, RFC 3339. Absent of what happened at one moment, and of what lasts.
+    /// When it ended, RFC 3339. Absent for an event at one moment, and if it still lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     /// It still lasted when the daemon was asked.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasts: bool,
-    /// In words.
+    /// A text for people.
     pub text: String,
-    /// How it ended, in words.
+    /// How it ended, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ended: String,
 }
@@ -191,13 +191,13 @@ pub enum ItemKind {
     FailedRun,
     /// Something held the netns.
     Hold,
-    /// It was on its way out, and held it still.
+    /// It was exiting, and still held the netns.
     Exiting,
     /// A signal was sent.
     Signal,
-    /// A source showed something else.
+    /// A source reported something else.
     Seen,
-    /// A finding had been seen once.
+    /// A finding was pending: seen once.
     Pending,
     /// A finding fired.
     Firing,
@@ -210,16 +210,16 @@ pub enum ItemKind {
 /// What keeps a netns alive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Keeper {
-    /// Who or what: `pid 812 java`.
+    /// Its name, such as `pid 812 java`.
     pub name: String,
-    /// Whose netns it keeps: a pod, a container, or the netns itself.
+    /// What it keeps alive: the netns of a pod or of a container, or a netns of unknown owner.
     pub keeps: String,
     /// Since when, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// How it stands: `exiting`, `state D`, where its mount is.
+    /// Its state, a text each: that it is exiting, its process state, where its mount is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stands: Vec<String>,
-    /// A finding names it: the others are there as well, and are not at fault.
+    /// Whether a finding names it. The other holders are not at fault.
     pub at_fault: bool,
 }

@@ -1,8 +1,8 @@
-//! The answer to what an IPAM plugin asks: who still has an address, and why it cannot let go of it.
+//! Answers the question of an IPAM plugin: what still holds an address, and why.
 //!
-//! Who has it the map decides (`map/ipam/held.rs`). That a DEL is to wait takes more: a finding that fires, after two
-//! looks, about a process that is stuck in the container's own netns. What this does not know for sure is
-//! [`HeldState::Unknown`], and the plugin goes on as if it had not asked.
+//! `map/ipam/held.rs` decides whether an address is held. A DEL is put off only if, in addition, a finding fires (after two
+//! looks) about a process that is stuck in the container's own netns. If the answer is not certain, it is
+//! [`HeldState::Unknown`], and the plugin serves the call as if it had not asked.
 
 use super::Engine;
 use crate::contract::{
@@ -14,11 +14,11 @@ use crate::finding::{Code, Finding};
 use crate::map::{Hold, Netns, StoreNetwork};
 use crate::remedy::said;
 
-/// What says that something in a netns cannot let go of its addresses.
+/// The code of the finding for which a DEL is put off.
 const STUCK: Code = Code::IpHeldByStuckProcess;
 
 impl Engine {
-    /// Answers.
+    /// Answers the question of an IPAM plugin.
     #[must_use]
     pub fn held(&self, asked: &HeldQuestion, now: BootNs) -> Held {
         let place = StoreNetwork { store: &asked.store, network: &asked.network };
@@ -76,7 +76,7 @@ impl Engine {
         own.map(|(ip, holders)| {
             let mut stuck = holders.into_iter().filter_map(|netns| {
                 let inode = netns.names.inode.map(u64::from);
-                // The interface plugin enters it and takes the device away, before this or right after.
+                // The interface plugin can enter this netns and removes the device before or after this DEL.
                 if asked.netns.is_some() && (inode.is_none() || inode == asked.netns) {
                     return None;
                 }
@@ -89,8 +89,8 @@ impl Engine {
         .collect()
     }
 
-    /// Since when something has been stuck in a netns, as far as the ledger says it: it outlives the daemon and the one
-    /// process of several that ended. `None`: no such finding fires, or nobody can say since when.
+    /// Since when a process has been stuck in a netns, by the ledger: the finding survives a restart of the daemon, and the
+    /// end of one of several processes. `None`: no such finding fires, or its time is not known.
     fn stuck_since(&self, view: &NetnsView, now: BootNs) -> Option<BootNs> {
         let firing = self.ledger.open_findings().filter(|finding| {
             finding.code == STUCK
@@ -99,7 +99,7 @@ impl Engine {
                 && is_of(finding, view)
         });
         let since = firing.filter_map(|finding| self.map.calendar().moment(&finding.since)).min();
-        // A date that is yet to come was written before the clock was set back.
+        // A date in the future was written before the clock was set back.
         since.filter(|since| *since <= now && !self.is_blind(STUCK))
     }
 
@@ -119,7 +119,7 @@ impl Engine {
         let critical = open
             .iter()
             .any(|finding| finding.severity == Severity::Critical && finding.subject.has_ip(ip));
-        // The cause before what follows from it.
+        // Causes come before consequences.
         open.sort_by_key(|finding| (finding.code != STUCK, finding.caused_by.is_some()));
         let cause = open.first();
         let since = cause.and_then(|cause| {

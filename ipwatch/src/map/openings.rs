@@ -1,29 +1,29 @@
-//! Which netns that strangers can make are opened when there are many. Pure.
+//! Limits how many netns of unprivileged users are being opened at a time. Pure.
 //!
-//! One thread opens netns, one after the other, and whoever can make one can make thousands, each of which takes as long to
-//! read as he likes to fill it. So only a few of those at a time are handed to it: a netns of a pod or of root waits behind
-//! no more than these. Of those that wait the newest and the oldest take turns: the newest may be a pod that no runtime has
-//! told of yet.
+//! One thread opens netns, one after the other. A user who can create one netns can create thousands, and the time to read
+//! each depends on what the user has put into it. Only a few of them are therefore passed to the thread at a time, so that
+//! a netns of a pod or of root waits for no more than these. The newest and the oldest of those that wait are taken in turn:
+//! the newest may be a pod that no runtime has reported yet.
 
 use std::collections::BTreeSet;
 
 use super::NetnsId;
 
-/// Strangers' netns that the thread is given at a time. A full one takes it a tenth of a second on a busy node, and whoever
-/// comes next waits behind all of them.
+/// Maximum number of users' netns that the thread is given at a time. Reading a full one takes a tenth of a second on a busy
+/// node, and the next netns of a pod waits for all of them.
 const AT_A_TIME: usize = 8;
 
-/// The netns of strangers that are being opened, and those that wait for it.
+/// The netns of unprivileged users that are being opened, and those that wait.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     under_way: BTreeSet<NetnsId>,
-    /// Those that were heard of last come last: ids are given in that order.
+    /// The newest comes last, because ids are assigned in ascending order.
     waiting: BTreeSet<NetnsId>,
     newest_next: bool,
 }
 
 impl Openings {
-    /// Whether it may be opened now. If not, it waits for [`next`](Self::next).
+    /// Whether a netns may be opened now. If not, it waits until [`next`](Self::next) returns it.
     pub(super) fn admits(&mut self, id: NetnsId) -> bool {
         let has_room = self.under_way.len() < AT_A_TIME;
         if has_room {
@@ -36,18 +36,18 @@ impl Openings {
         true
     }
 
-    /// It was opened, or could not be, or nobody answered in time.
+    /// The attempt to open a netns has ended: with success, an error or a timeout.
     pub(super) fn answered(&mut self, id: NetnsId) {
         self.under_way.remove(&id);
     }
 
-    /// It is not to be opened any more, or without waiting. Whether it waited.
+    /// Removes a netns that need not be opened any more, or that may be opened without waiting. Returns whether it waited.
     pub(super) fn leaves(&mut self, id: NetnsId) -> bool {
         self.under_way.remove(&id);
         self.waiting.remove(&id)
     }
 
-    /// The next one that waits, if one more may be opened. It is under way then.
+    /// The next waiting netns, if one more may be opened. It then counts as being opened.
     pub(super) fn next(&mut self) -> Option<NetnsId> {
         if self.under_way.len() >= AT_A_TIME {
             return None;

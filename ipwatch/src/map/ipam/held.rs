@@ -1,11 +1,12 @@
-//! Whether the sandbox that had an address from a store still has it: what `ipwatch-ipam` asks before an ADD hands an
-//! address out, and before a DEL frees one.
+//! Whether the sandbox that was given an address by a store still has it. `ipwatch-ipam` asks this before an ADD returns an
+//! address and before a DEL frees one.
 //!
-//! Nothing else counts. A netns that merely has the address, be it a stranger's, a user's, or that of a pod which may
-//! configure what it likes, was given it by no store, and delays nobody. Three things prove that a sandbox was given it:
-//! the store let go of its reservation, the store still has it, or the runtime's cached result of its ADD names it. All
-//! are written by root. That a netns is this sandbox's must be known by more than the address itself ([`Certainty::ByIp`]).
-//! And it must hang on a device of the node: an address that no longer can be reached from there disturbs nobody.
+//! A netns that merely has the address (of an unprivileged user, or of a pod with `NET_ADMIN`) was not given it by a store,
+//! and does not count. That a sandbox was given the address is proven by one of three things, which only root can write:
+//! the store has released its reservation, the store still has the reservation, or the runtime's cached result of the
+//! sandbox's ADD names the address. That a netns belongs to this sandbox must be known by more than the address itself
+//! ([`Certainty::ByIp`]). And the netns must be connected to a device of the node: an address that cannot be reached from
+//! the node conflicts with no other.
 
 use std::net::IpAddr;
 
@@ -16,9 +17,9 @@ use super::reservations::{Release, ReservationEntry};
 use crate::map::conflict::Endpoint;
 use crate::map::{CallEntry, Netns, NodeMap};
 
-/// How long a DEL may run, or a failed ADD be over, until the address is no longer expected to go at any moment.
+/// How long after the begin of a DEL or the end of a failed ADD the address is expected to go at any moment, in ns.
 const ON_ITS_WAY: u64 = 2_000_000_000;
-/// Its networks have the names of CNI's. Others' stores may call theirs as they like.
+/// The store whose networks have the names of CNI networks. Other stores may use names of their own.
 const NAMED_BY_CNI: &str = store::HOST_LOCAL;
 
 /// A network of a store.
@@ -40,29 +41,29 @@ impl StoreNetwork<'_> {
 /// Whether an address is still held.
 #[derive(Debug, Clone, Copy)]
 pub enum Hold<'a> {
-    /// By nobody who was given it.
+    /// No netns that was given it has it.
     Nobody,
-    /// By this netns, and its own DEL is running or has just ended.
+    /// This netns has it, and its own DEL is running or has just ended.
     Leaving(&'a Netns, Given),
-    /// By this netns.
+    /// This netns has it.
     Still(&'a Netns, Given),
-    /// What would tell does not answer.
+    /// A source that would tell is down or incomplete.
     Unknown,
 }
 
 /// What proves that a sandbox was given an address by a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Given {
-    /// The store let go of its reservation, then.
+    /// The store released the reservation at this time.
     Released(BootNs),
-    /// The store has its reservation, as far as it was heard of.
+    /// The store has the reservation, as far as the map knows.
     Reserved,
     /// The result of its ADD is in the runtime's cache.
     Cached,
 }
 
 impl Given {
-    /// Its word in the contract.
+    /// Its name in the contract.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -74,8 +75,7 @@ impl Given {
 }
 
 impl NodeMap {
-    /// Whether an address that a store has just handed to `container` is still held by the one that it was given to
-    /// before.
+    /// Whether an address that a store has just assigned to `container` is still held by a sandbox that was given it before.
     #[must_use]
     pub fn hold(
         &self,
@@ -102,7 +102,7 @@ impl NodeMap {
         if let Some((holder, given)) = leaving {
             return Hold::Leaving(holder, given);
         }
-        // That nobody has it is known only where everything that is up is known, and what the store says.
+        // That no netns has it is known only if all addresses and the content of the store are known.
         let knows = self.answers(SourceName::Netlink)
             && self.short().next().is_none()
             && self.store_listed(place.store).is_some()
@@ -116,19 +116,19 @@ impl NodeMap {
         self.holders_of(ip).find(|netns| netns.names.cookie == Some(cookie))
     }
 
-    /// Whether a netns has an address of which nobody knows the cookie: it may be any.
+    /// Whether a netns with an unknown cookie has an address: it may be the one that is searched for.
     #[must_use]
     pub fn is_held_by_unknown(&self, ip: IpAddr) -> bool {
         self.holders_of(ip).any(|netns| netns.names.cookie.is_none())
     }
 
-    /// Whether it is known of every netns which addresses it has.
+    /// Whether the addresses of every netns are known.
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
         self.answers(SourceName::Netlink) && self.short().next().is_none()
     }
 
-    /// What is reserved for a container in a network, each address with every netns of that container that has it.
+    /// The addresses that are reserved for a container in a network, each with every netns of that container that has it.
     pub fn own_holds<'a>(
         &'a self,
         place: StoreNetwork<'a>,
@@ -149,12 +149,12 @@ impl NodeMap {
         })
     }
 
-    /// Parked reservations: those that `ipwatch-ipam` keeps for whoever still has the address.
+    /// The reservations under which `ipwatch-ipam` has parked a held address.
     pub fn parked(&self) -> impl Iterator<Item = &ReservationEntry> {
         self.ipam.beginning_with(ipwatch_ipam::name::PREFIX).filter(|entry| entry.is_parked())
     }
 
-    /// What proves that a netns's sandbox was given an address by a store, and the sandbox's id.
+    /// The proof that the sandbox of a netns was given an address by a store, and the sandbox's id.
     fn given_to<'a>(
         &'a self,
         holder: &'a Netns,
@@ -170,7 +170,7 @@ impl NodeMap {
                 && self.belongs(holder, entry) == Match::Same
                 && !self.is_guess(holder, entry)
         };
-        // An address that came back after its release is no longer the store's.
+        // An address that was added after its release was not given by the store.
         let since = address_since(holder, ip);
         let mut releases = self.releases_of(ip);
         let of = |release: &&Release| since <= release.at && is_its(&release.was);
@@ -185,14 +185,15 @@ impl NodeMap {
             .then_some((Given::Cached, owner.sandbox.as_str()))
     }
 
-    /// Whether the device with an address is one end of a pair with the node, or made of a device of the node.
+    /// Whether the device with an address is the peer of a device in the host's netns, or a child of one (macvlan, ipvlan,
+    /// vlan).
     fn hangs_on_the_node(&self, holder: &Netns, ip: IpAddr) -> bool {
         let Some(host) = self.host() else { return false };
         let mut devices = holder.with_ip(ip).map(|(key, _)| key.ifindex);
         devices.any(|ifindex| self.is_below(Endpoint { netns: holder.id, ifindex }, host))
     }
 
-    /// Whether an address is about to go: its DEL frees it, and takes the device away before or after that.
+    /// Whether an address is about to go: its DEL frees it, and the device is removed before or after that.
     fn is_leaving(&self, given: Given, id: &str, now: BootNs) -> bool {
         if !self.sees_calls(now) {
             return match given {
@@ -203,11 +204,11 @@ impl NodeMap {
         }
         let is_recent = |at: BootNs, within: u64| now.since(at) < within;
         let takes_away = |entry: &CallEntry| match (entry.call.command, entry.ended) {
-            // Without its netns it only frees the IP.
+            // A DEL without a netns frees the IP but cannot remove the device.
             (CniCommand::Del, _) if entry.call.netns_path.is_none() => false,
             (CniCommand::Del, Some(end)) => is_recent(end.at, SETTLE),
             (CniCommand::Del | CniCommand::Add, None) => is_recent(entry.began, ON_ITS_WAY),
-            // The runtime runs DEL after it.
+            // The runtime runs DEL after a failed ADD.
             (CniCommand::Add, Some(end)) => end.failed() && is_recent(end.at, ON_ITS_WAY),
             _ => false,
         };

@@ -1,28 +1,30 @@
-//! Who shares a room that is bounded, and who gives when it is full. Pure bookkeeping, for `shares` and `fittings`.
+//! Divides a bounded capacity among tenants, and chooses which netns must give up entries when it is used up. Pure
+//! bookkeeping, for `shares` and `fittings`.
 //!
-//! A tenant is a pod that a runtime vouches for, root, or the user who owns the user namespace of a netns: whoever may make
-//! one netns can make thousands, and all of them are one tenant's. When the room is full, users give first, then root,
-//! then pods; of these the tenant with most gives, and of its netns the one with most. So nobody gets more room by making more
-//! netns, and what a pod has is given up for other pods alone. The host's netns is nobody's: it has room of its own.
+//! A tenant is a pod that a runtime reports, root, or the user who owns the user namespace of a netns: a user who can
+//! create one netns can create thousands, and all of them count as one tenant. When the capacity is used up, entries are
+//! taken from users first, then from root, then from pods: from the tenant with the most entries, and there from the netns
+//! with the most. A tenant therefore gets no more capacity by creating more netns, and a pod gives up entries only for other
+//! pods. The host's netns is not part of this and has a limit of its own.
 
 use std::collections::BTreeSet;
 
 use crate::map::workload::Certainty;
 use crate::map::{Netns, NetnsId, Table};
 
-/// Whose a netns is, for the sharing of room. In the order in which room is kept: the last ones give first.
+/// To whom a netns counts. The order is that of precedence: entries are taken from the last ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Tenant {
-    /// A runtime vouches for it. Each is a tenant of its own.
+    /// A runtime reports it as a sandbox's. Each such netns is a tenant of its own.
     Pod(NetnsId),
-    /// It belongs to the node's own user namespace: only root makes such.
+    /// It belongs to the initial user namespace, where only root can create netns.
     Root,
-    /// It belongs to a user namespace of this user's; `None`: nobody has looked yet.
+    /// It belongs to a user namespace of this user; `None`: not known yet.
     User(Option<u32>),
 }
 
 impl Tenant {
-    /// Whoever has a higher rank gives to whoever has a lower one.
+    /// Entries are taken from a tenant with a higher rank for one with a lower rank.
     fn rank(self) -> u8 {
         match self {
             Self::Pod(_) => 0,
@@ -33,7 +35,7 @@ impl Tenant {
 }
 
 impl Netns {
-    /// Anybody may have made it, as far as is known.
+    /// Whether an unprivileged user may have created it.
     pub(in crate::map) fn is_strangers(&self) -> bool {
         matches!(self.tenant(), Tenant::User(_))
     }
@@ -49,7 +51,7 @@ impl Netns {
     }
 }
 
-/// What the netns of one tenant take.
+/// The entries of one tenant's netns.
 #[derive(Debug, Default)]
 struct Held {
     total: usize,
@@ -57,33 +59,33 @@ struct Held {
     sizes: BTreeSet<(usize, NetnsId)>,
 }
 
-/// Who takes how much of one room.
+/// How many entries each netns has of one bounded capacity.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     of: Table<NetnsId, (Tenant, usize)>,
     held: Table<Tenant, Held>,
-    /// Whoever gives first comes last.
+    /// The tenant from which entries are taken first comes last.
     order: BTreeSet<(u8, usize, Tenant)>,
     kept: usize,
 }
 
-/// Whoever gives room.
+/// The netns that must give up entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Giver {
     pub(super) id: NetnsId,
-    /// How much it has.
+    /// Its number of entries.
     pub(super) has: usize,
-    /// How much of that it may give at once.
+    /// How many of them may be taken at once.
     pub(super) at_most: usize,
 }
 
 impl Room {
-    /// How much is taken of it in all.
+    /// Number of entries in all.
     pub(super) fn kept(&self) -> usize {
         self.kept
     }
 
-    /// What a netns takes, whose it is; 0 if it is gone.
+    /// Sets the tenant of a netns and its number of entries; 0 if the netns has gone.
     pub(super) fn set(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
         let was = match size {
             0 => self.of.remove(&id),
@@ -119,13 +121,13 @@ impl Room {
         }
     }
 
-    /// Whoever gives so much more room to a netns of this tenant, which takes `own` so far. `None`: nobody has more than it
-    /// would have then.
+    /// The netns that gives up entries for `more` entries of a netns of the tenant `to`, which has `own` so far. `None`: no
+    /// netns has more than that one would have then.
     pub(super) fn giver(&self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
         let (rank, total, tenant) = self.order.last().copied()?;
         let held = |tenant: Tenant| self.held.get(&tenant).map_or(0, |held| held.total);
         let largest = |tenant: Tenant| self.held.get(&tenant)?.sizes.last().copied();
-        // Another tenant gives until both have the same; within a tenant one netns does.
+        // Entries are taken until both tenants (or, within a tenant, both netns) have the same number.
         let (from, fair) = if rank > to.rank() {
             (tenant, usize::MAX)
         } else if rank < to.rank() {
@@ -140,7 +142,7 @@ impl Room {
         Some(Giver { id, has, at_most: fair.min(has) })
     }
 
-    /// What each netns takes, for a test that counts itself.
+    /// The entries of each netns, for a test that counts them as well.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> std::collections::BTreeMap<NetnsId, (Tenant, usize)> {
         let totals: usize = self.held.values().map(|held| held.total).sum();
