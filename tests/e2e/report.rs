@@ -77,7 +77,7 @@ fn one_file_tells_a_stuck_pods_case(lab: &Lab) {
     for what in [&ip, &pod] {
         let text = case.said(&[what, "--md"]);
         assert!(text.starts_with(&format!("# {title}")), "{text}");
-        assert!(text.contains("## Timeline") && text.contains("## Who keeps it up"), "{text}");
+        assert!(text.contains("## Timeline") && text.contains("## What keeps it up"), "{text}");
     }
     let document: Value = serde_json::from_str(&case.said(&[case.id(), "--json"])).expect("JSON");
     let lanes = document["timeline"]["lanes"].as_array().expect("lanes");

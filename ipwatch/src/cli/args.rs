@@ -87,7 +87,7 @@ pub(super) enum Command {
     /// Explain a finding: what happened, what will fail next, and what to do
     #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),
-    /// Do what a finding's FIX says, where it is certain: shows the plan, asks, and looks at each item again
+    /// Do what a finding's FIX says, if that is certain: shows the plan, asks, and checks each item again
     #[command(after_help = examples::FIX)]
     Fix(Fix),
     /// Write a report of a finding, an IP or a pod: one file for the incident channel or the post-mortem
@@ -105,7 +105,7 @@ pub(super) enum Command {
     /// Show the configuration: every key, whether a file is valid, what is in force
     #[command(after_help = examples::CONFIG)]
     Config(ConfigCommand),
-    /// Keep IPs that are still up from being handed out: `ipwatch-ipam` in this node's CNI networks
+    /// Prevent that pods are given IPs that are still up: `ipwatch-ipam` in this node's CNI networks
     #[command(after_help = examples::CNI)]
     Cni(CniCommand),
     /// Record what the sources see, one JSON document per line, for `replay`
@@ -413,22 +413,22 @@ pub(super) struct Fix {
     /// The finding's id or the beginning of it, or the name of a network: every leak in it
     #[arg(value_name = "FINDING|NETWORK", add = From::new(complete::findings))]
     pub(super) what: String,
-    /// Show what would be changed, and change nothing [default where there is no terminal]
+    /// Show what would be changed, and change nothing [default without a terminal]
     #[arg(long, conflicts_with = "yes")]
     pub(super) dry_run: bool,
-    /// Do not ask
+    /// Make the changes without asking
     #[arg(short, long)]
     pub(super) yes: bool,
     /// Only reservations of these IPs
     #[arg(long, value_name = "IP", num_args = 1.., value_delimiter = ',')]
     pub(super) only: Vec<IpAddr>,
-    /// Restore what the newest such run has moved away and nobody was given since
+    /// Restore what the newest such run moved away, except IPs that were given out since
     #[arg(long)]
     pub(super) undo: bool,
-    /// Restore what this run has moved away: the name of its directory
+    /// The run to undo instead of the newest one: the name of its directory
     #[arg(long, value_name = "RUN", requires = "undo")]
     pub(super) run: Option<String>,
-    /// Where the record of each run, and what it moved away, is kept; for root alone
+    /// Directory of the records and of what each run moved away; only root may read it
     /// [default: fix in the daemon's state directory, /var/lib/ipwatch/fix]
     #[arg(long, value_name = "DIR")]
     pub(super) record_dir: Option<PathBuf>,
@@ -439,16 +439,16 @@ pub(super) struct Reported {
     /// A finding's id or the beginning of it, an IP, or NAMESPACE/NAME of a pod
     #[arg(value_name = "FINDING|IP|POD", add = From::new(complete::findings))]
     pub(super) what: String,
-    /// One page that needs nothing else: no script, no request
+    /// An HTML page that is complete in itself: no script, no request
     #[arg(long, group = "form")]
     html: bool,
-    /// Markdown [default where `-o` names no file]
+    /// Markdown [default if `-o` names no file]
     #[arg(long, group = "form")]
     md: bool,
     /// JSON, schema ipwatch/v1
     #[arg(long, group = "form")]
     json: bool,
-    /// Replace names and IPs: the same name by the same word throughout. Pids, numbers of netns and times
+    /// Replace names and IPs, the same name by the same stand-in. Pids, numbers of netns and times
     /// stay
     #[arg(long)]
     pub(super) redact: bool,

@@ -16,7 +16,7 @@ pub(super) const QUERY: &str = "Examples:
 pub(super) const CNI: &str = "Examples:
   ipwatch cni install --dry-run    what would change
   ipwatch cni status               what is wrapped, parked, counted
-  ipwatch cni release              give back what nobody holds any more";
+  ipwatch cni release              release parked IPs that are no longer held";
 pub(super) const IP: &str = "Examples:
   ipwatch query ip 10.0.3.17
   ipwatch query ip 10.0.3.0/24 -o tree

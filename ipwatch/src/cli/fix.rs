@@ -52,7 +52,7 @@ fn goes_on(
     let can_ask = out.for_people() && io::stdin().is_terminal() && io::stdout().is_terminal();
     let mode = Mode::of(asked, can_ask);
     document.body = Body::Fix(planned);
-    // What has been done is told at the end: one document for a program.
+    // With --yes the result is printed at the end: a program gets one document.
     if mode != Mode::Do || todo == 0 {
         out.document(document, true)?;
     }
@@ -66,7 +66,7 @@ fn goes_on(
     }
 }
 
-/// What became of it.
+/// Prints the result. The exit code says whether anything was skipped or stranded.
 fn tell(
     out: &Out,
     document: &mut Document,
@@ -74,7 +74,7 @@ fn tell(
 ) -> Result<Outcome, Failure> {
     if !logged {
         super::complain(
-            "neither the journal nor syslog took a note of it: the record alone has it",
+            "the changes could not be logged to the journal or to syslog: only the record has them",
         );
     }
     let any = |state| fix.items.iter().any(|item| item.state == state);
@@ -97,13 +97,13 @@ async fn restore(
     let run = asked.run.as_deref();
     let undo = undo::look(base, &asked.what, &asked.only, run).map_err(anyhow::Error::from)?;
     for unread in &undo.unread {
-        super::complain(&format!("a record cannot be read: {unread}"));
+        super::complain(&format!("a record cannot be read and is ignored: {unread}"));
     }
     if undo.fix.items.is_empty() {
         let what = crate::remedy::said(&asked.what);
         return Err(Failure::NotFound(format!(
-            "nothing that was done about {what} can be undone: {} has no such record, or its newest one was undone, and \
-             --run names an older one",
+            "there is nothing to undo for {what}: {} has no record of it, or the newest one is undone already. To undo an \
+             older run, name it with --run",
             base.display()
         )));
     }
@@ -115,7 +115,8 @@ async fn restore(
     tell(out, &mut document, restored)
 }
 
-/// Undoing needs no daemon: who that is and how its sources stand is told where it answers.
+/// The document around the result of an undo. Undoing needs no daemon: the document names its version and sources if it
+/// answers.
 async fn envelope(client: &Client) -> Document {
     let empty = || Document {
         schema: crate::contract::SCHEMA.to_owned(),
@@ -133,7 +134,7 @@ async fn envelope(client: &Client) -> Document {
     told.unwrap_or_else(|_| empty())
 }
 
-/// What the daemon says, and the plan that follows from it.
+/// The daemon's document, and the plan that is made from it.
 async fn planned(client: &Client, asked: &Asked) -> Result<(Document, Fix), Failure> {
     let document = client.ask(&Ask::Findings { all: false, what: None }).await?;
     let none = Vec::new();
@@ -168,7 +169,7 @@ enum Mode {
 }
 
 impl Mode {
-    /// Without somebody who can be asked nothing is changed, unless that was said.
+    /// If nobody can be asked, nothing is changed without --yes.
     fn of(asked: &Asked, can_ask: bool) -> Self {
         match asked {
             Asked { dry_run: true, .. } => Mode::Show,

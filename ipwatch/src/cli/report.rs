@@ -1,7 +1,7 @@
 //! `ipwatch report`: one file for the incident channel or the post-mortem.
 //!
-//! `case` asks the daemon; all else is pure: `build` and `timeline` make the report of what it told, `redact` and `names`
-//! take the names out, `html` with `picture` and `rows`, and `markdown`, write it.
+//! `case` asks the daemon. All other parts are pure: `build` and `timeline` make the report from its answers, `redact` and
+//! `names` replace the names, and `html` (with `picture` and `rows`) and `markdown` write it.
 
 mod build;
 mod case;
@@ -28,7 +28,7 @@ use crate::api::client::Client;
 use crate::contract::report::Report;
 use crate::escape::escape;
 
-/// Names that a new file may have, where others are taken: what an earlier run has left, or somebody has put there.
+/// How many names are tried for the temporary file, because a killed run may have left some.
 const MOST_TRIES: u32 = 64;
 
 pub(super) async fn report(
@@ -51,7 +51,7 @@ pub(super) async fn report(
     Ok(Outcome::Fine)
 }
 
-/// In which form: as asked for, else as the file's name ends, else Markdown, which is read where it is printed.
+/// The form: the requested one, otherwise by the extension of the file, otherwise Markdown.
 fn form(wanted: &Reported, output: &Output) -> Result<Written, Failure> {
     if let Some(form) = wanted.form() {
         return Ok(form);
@@ -60,7 +60,7 @@ fn form(wanted: &Reported, output: &Output) -> Result<Written, Failure> {
         Output::Format(Format::Table) => Ok(Written::Markdown),
         Output::Format(Format::Json) => Ok(Written::Json),
         Output::Format(_) => {
-            Err(anyhow::anyhow!("a report is --html, --md or --json; -o FILE writes it to a file")
+            Err(anyhow::anyhow!("a report has no such format: use --html, --md or --json, and -o FILE to write it to a file")
                 .into())
         }
         Output::File(path) => match path.extension().and_then(|end| end.to_str()) {
@@ -69,7 +69,7 @@ fn form(wanted: &Reported, output: &Output) -> Result<Written, Failure> {
             Some("json") => Ok(Written::Json),
             _ => {
                 let name = path.display().to_string();
-                Err(anyhow::anyhow!("{name} does not end in .html, .md or .json: say which by --html, --md or --json")
+                Err(anyhow::anyhow!("{name} does not end in .html, .md or .json: choose the format with --html, --md or --json")
                     .into())
             }
         },
@@ -87,8 +87,8 @@ fn text(report: &Report, form: Written) -> Result<String, Failure> {
     })
 }
 
-/// Writes the file anew, for its owner alone. Root may write it to a directory that all may write to: what stands in its
-/// place is never opened, and only a file is replaced, when all of the new one is on the disk.
+/// Writes the file atomically, readable by its owner only. It may be in a directory that all users may write to, such as
+/// `/tmp`: an existing file is never opened, and only a regular file is replaced.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     replace(path, text.as_bytes()).map_err(|error| {
         let path = path.to_string_lossy();
@@ -99,7 +99,9 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => {
-            return Err(io::Error::other("something that is not a regular file is in its place"));
+            return Err(io::Error::other(
+                "it exists and is not a regular file: choose another name",
+            ));
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -110,7 +112,7 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // Why it was not written is what counts.
+        // The first error is the one that is reported.
         let _ = fs::remove_file(&beside);
     }
     written

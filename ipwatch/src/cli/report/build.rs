@@ -1,4 +1,4 @@
-//! From what the daemon told to the report. Pure.
+//! Makes the report from the daemon's answers. Pure.
 
 use std::collections::HashSet;
 
@@ -14,9 +14,9 @@ use crate::contract::{Address, Document, Holder, SCHEMA};
 use crate::fact::SourceStatus;
 use crate::finding::{Finding, Status};
 
-/// Findings that are told in full.
+/// Maximum number of findings in a report.
 const MOST_STORIES: usize = 12;
-/// Holders that are told.
+/// Maximum number of holders in a report.
 const MOST_HOLDERS: usize = 40;
 
 /// The report of a case.
@@ -28,7 +28,7 @@ pub(super) fn report(case: &Case) -> Report {
     let mut caveats = caveats(case);
     if related > 0 {
         let more = text::count(related, "more finding");
-        caveats.push(format!("{more} came of it: `ipwatch query findings --all` has them"));
+        caveats.push(format!("{more} followed from it: `ipwatch query findings --all` lists them"));
     }
     Report {
         schema: SCHEMA.to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn report(case: &Case) -> Report {
     }
 }
 
-/// The findings of the report: those that it is about, the worst first, then what caused them and what came of them.
+/// The findings of the report: those that it is about, the worst first, then their causes, then their consequences.
 fn told(case: &Case) -> Vec<&Finding> {
     let heads = Families::new(&case.findings);
     let around = Families::new(&case.around);
@@ -65,7 +65,7 @@ fn told(case: &Case) -> Vec<&Finding> {
     told
 }
 
-/// How the sources stand is asked of a document.
+/// A document with the case's sources, for functions that read their status from a document.
 fn envelope(case: &Case) -> Document {
     Document {
         schema: SCHEMA.to_owned(),
@@ -117,7 +117,7 @@ fn story(finding: &Finding, document: &Document) -> Story {
     }
 }
 
-/// What a line of `explain` tells beside the title.
+/// The facts that `explain` prints beside the title.
 fn notes(finding: &Finding) -> Vec<String> {
     let mut notes = Vec::new();
     let subject = &finding.subject;
@@ -130,7 +130,7 @@ fn notes(finding: &Finding) -> Vec<String> {
     }
     if finding.unjudged {
         notes.push(
-            "whether it is still so is unknown: a source that it rests on does not answer"
+            "whether this is still the case is unknown: a source that it depends on does not answer"
                 .to_owned(),
         );
     }
@@ -138,7 +138,7 @@ fn notes(finding: &Finding) -> Vec<String> {
     notes
 }
 
-/// Who keeps the addresses up: whom the findings name, then everybody else in these netns.
+/// What keeps the addresses up: the holders that the findings name, then the others in these netns.
 fn keepers(case: &Case, told: &[&Finding]) -> Vec<Keeper> {
     let mut keepers: Vec<Keeper> = Vec::new();
     let mut add = |holder: &Holder, keeps: String, at_fault: bool| {
@@ -163,7 +163,7 @@ fn keepers(case: &Case, told: &[&Finding]) -> Vec<Keeper> {
     keepers
 }
 
-/// Everything on the node holds its own netns.
+/// Whether it is an address of the host, whose holders are all processes of the node.
 fn is_hosts(address: &Address) -> bool {
     address.netns.state.as_deref() == Some("host")
 }
@@ -197,21 +197,22 @@ fn state(letter: char) -> String {
     format!("state {letter}{meaning}")
 }
 
-/// What could not be seen, or is not told here.
+/// What could not be observed, or is left out of this report.
 fn caveats(case: &Case) -> Vec<String> {
     let mut caveats = Vec::new();
     for source in text::blind_spots(&envelope(case)) {
         let so = match source.status {
-            SourceStatus::Down => "what it would have told is unknown",
-            _ => "it may have told less than there is",
+            SourceStatus::Down => "what it would report is unknown",
+            _ => "its report may be incomplete",
         };
         caveats.push(format!("{} is {}: {so}", source.name, text::status(source.status)));
     }
     caveats.extend(case.unanswered.iter().map(|what| format!("Not known: {what}")));
-    caveats
-        .push("Runs of CNI plugins are kept for ten minutes: older ones are not told".to_owned());
+    caveats.push(
+        "Runs of CNI plugins are kept for ten minutes: older ones are missing here".to_owned(),
+    );
     if case.history.is_empty() {
-        caveats.push("No tenure of these IPs is in the history".to_owned());
+        caveats.push("The history has no tenure of these IPs".to_owned());
     }
     caveats
 }

@@ -12,12 +12,12 @@ use crate::contract::{
 };
 use crate::finding::Finding;
 
-/// IPs whose past is asked for, one by one.
+/// Maximum number of IPs whose history is requested.
 const MOST_IPS: usize = 8;
-/// Tenures of one IP that are told, the newest.
+/// Maximum number of tenures of one IP in a report: the newest.
 const MOST_TENURES: usize = 12;
 
-/// Everything that the daemon told of one incident.
+/// Everything that the daemon answered about one incident.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Case {
     /// What was asked for.
@@ -25,9 +25,9 @@ pub(super) struct Case {
     pub(super) node: String,
     pub(super) taken_at: String,
     pub(super) sources: Vec<SourceState>,
-    /// What is wrong with it.
+    /// The findings about it.
     pub(super) findings: Vec<Finding>,
-    /// All that is wrong on the node, for what caused these and what came of them.
+    /// All findings of the node, among which are the causes and consequences.
     pub(super) around: Vec<Finding>,
     pub(super) addresses: Vec<Address>,
     pub(super) history: Vec<Tenure>,
@@ -41,7 +41,8 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Asks for all of it. A report does without what cannot be had, and says so; without the thing itself there is none.
+    /// Asks the daemon. An answer that is missing is named in the report; without the findings or addresses themselves there
+    /// is no report.
     pub(super) async fn ask(client: &Client, what: &str) -> Result<Self, Failure> {
         let mut case = Case { about: what.to_owned(), ..Case::default() };
         let document = match explain::about(client, what).await? {
@@ -70,7 +71,7 @@ impl Case {
         Ok(case)
     }
 
-    /// The IPs that it is about, of which a few are asked for.
+    /// The IPs that the report is about.
     fn ips(&self, what: &str) -> BTreeSet<IpAddr> {
         let named = what.parse::<Prefix>().ok().filter(|prefix| prefix.is_host());
         let found = self.findings.iter().flat_map(|finding| finding.subject.ips());
@@ -80,12 +81,13 @@ impl Case {
         all.into_iter().filter(|ip| !ip.is_loopback()).collect()
     }
 
-    /// Who had the IPs, what ran for them, and for whom they are reserved.
+    /// Asks for the tenures of the IPs, the runs of plugins, and the reservations.
     async fn past(&mut self, client: &Client, what: &str) {
         let ips = self.ips(what);
         if ips.len() > MOST_IPS {
             let left = ips.len() - MOST_IPS;
-            self.unanswered.push(format!("the past of {left} more IPs: too many for one report"));
+            self.unanswered
+                .push(format!("the history of {left} more IPs, which are too many for one report"));
         }
         for ip in ips.into_iter().take(MOST_IPS) {
             let prefix = Prefix::host(ip);
@@ -118,7 +120,7 @@ impl Case {
                 let left = new.len().saturating_sub(MOST_TENURES);
                 if left > 0 {
                     self.unanswered.push(format!(
-                        "the past of {whose} further back: `ipwatch query history` has {left} more tenures"
+                        "the older history of {whose}: `ipwatch query history` has {left} more tenures"
                     ));
                 }
                 self.history.extend(new.into_iter().take(MOST_TENURES));
@@ -128,7 +130,7 @@ impl Case {
                     }
                 }
             }
-            answer => self.missing(&format!("the past of {whose}"), answer),
+            answer => self.missing(&format!("the history of {whose}"), answer),
         }
     }
 
@@ -140,7 +142,7 @@ impl Case {
         }
     }
 
-    /// A question that brought nothing. That nothing matches is an answer.
+    /// Notes a failed question. "Nothing matches" (404) is an answer.
     fn missing(&mut self, what: &str, answer: Result<Document, ClientError>) {
         match answer {
             Ok(_) | Err(ClientError::Refused { status: 404, .. }) => {}

@@ -249,7 +249,7 @@ fn holders(report: &Report) -> String {
         ]
     };
     let rows = report.holders.iter().map(|keeper| cells(rows::keeper(keeper), keeper.at_fault));
-    section("Who keeps it up", &table(&["Holder", "Keeps", "Since", "How it stands"], rows))
+    section("What keeps it up", &table(&["Holder", "Keeps", "Since", "State"], rows))
 }
 
 fn proof(story: &Story) -> String {
@@ -302,7 +302,7 @@ fn seen(report: &Report) -> String {
     out.push_str(&table(&["Source", "Status", "Detail"], sources));
     let mut not_seen = rows::not_seen(report);
     not_seen.extend(report.caveats.iter().cloned());
-    out.push_str("<h3>What could not be seen, and what is not told</h3>\n<ul>\n");
+    out.push_str("<h3>What could not be observed, or is left out</h3>\n<ul>\n");
     for text in not_seen {
         out.push_str(&format!("<li>{}</li>\n", escaped(&text)));
     }

@@ -132,8 +132,8 @@ fn holders(report: &Report) -> String {
     if report.holders.is_empty() {
         return String::new();
     }
-    let names = ["Holder", "Keeps", "Since", "How it stands"];
-    let mut out = format!("## Who keeps it up\n\n{}", head(names));
+    let names = ["Holder", "Keeps", "Since", "State"];
+    let mut out = format!("## What keeps it up\n\n{}", head(names));
     for keeper in &report.holders {
         let [name, keeps, since, stands] = rows::keeper(keeper).map(|cell| escaped(&cell));
         let name = if keeper.at_fault { format!("**{name}**") } else { name };
@@ -158,7 +158,7 @@ fn seen(report: &Report) -> String {
         let status = text::status(source.status).to_owned();
         out.push_str(&row([escaped(&source.name), status, escaped(&source.detail)]));
     }
-    out.push_str("\nWhat could not be seen, and what is not told:\n\n");
+    out.push_str("\nWhat could not be observed, or is left out:\n\n");
     for line in rows::not_seen(report).iter().chain(&report.caveats) {
         out.push_str(&format!("- {}\n", escaped(line)));
     }

@@ -1,16 +1,16 @@
-//! The names that a report is not to tell, and what stands for each. Pure.
+//! The names that `--redact` replaces, each with its stand-in. Pure.
 
 use std::collections::HashMap;
 
 use super::redact::spellings;
 
-/// The shortest beginning of an id that is replaced like the id itself: what runtimes print.
+/// The length of a shortened id, as runtimes print it. It is replaced like the id itself.
 pub(super) const SHORT_ID: usize = 12;
 
 /// Names and their stand-ins.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// What each spelling becomes, and whether it is a word that must stand alone.
+    /// By spelling: the stand-in, and whether it is replaced only as a whole word.
     known: HashMap<String, (String, bool)>,
     counts: HashMap<&'static str, usize>,
     /// The spellings by their first character, the longest first.
@@ -18,7 +18,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// A name: replaced where it stands as a whole word.
+    /// Adds a name, which is replaced where it is a whole word.
     pub(super) fn add(&mut self, kind: &'static str, name: &str) {
         if self.known.contains_key(name) || !has_word(name) {
             return;
@@ -35,7 +35,7 @@ impl Names {
         }
     }
 
-    /// What a sentence quotes: it is spelt there already.
+    /// Adds a name in the spelling in which a sentence quotes it.
     pub(super) fn add_spelt(&mut self, kind: &'static str, spelling: &str) {
         if !self.known.contains_key(spelling) && has_word(spelling) {
             let stand_in = self.next(kind);
@@ -43,7 +43,7 @@ impl Names {
         }
     }
 
-    /// A part of a path: replaced in paths alone, for it may be any word.
+    /// Adds a part of a path, which is replaced in paths only, because it may be a common word.
     pub(super) fn add_part(&mut self, part: &str) {
         let spelling = format!("/{part}");
         if !self.known.contains_key(part) && !self.known.contains_key(&spelling) && has_word(part) {
@@ -52,7 +52,7 @@ impl Names {
         }
     }
 
-    /// An id: replaced wherever it stands, also within a word, whole or as runtimes shorten it.
+    /// Adds an id, which is replaced everywhere, also within a word, in full or as runtimes shorten it.
     pub(super) fn add_id(&mut self, kind: &'static str, id: &str) {
         if self.known.contains_key(id) || !has_word(id) {
             return;
@@ -63,7 +63,7 @@ impl Names {
         for spelling in spellings(id) {
             self.known.entry(spelling).or_insert_with(|| (stand_in.clone(), alone));
         }
-        // In names of cgroups a uid has no dashes.
+        // In names of cgroups a uid has underscores or nothing in place of dashes.
         for other in [id.replace('-', "_"), id.replace('-', "")] {
             self.known.entry(other).or_insert_with(|| (stand_in.clone(), alone));
         }
@@ -72,7 +72,7 @@ impl Names {
                 self.known.entry(short.to_owned()).or_insert_with(|| (stand_in.clone(), false));
             }
         }
-        // As the card of a pod has it.
+        // The first 8 characters, as the card of a pod shows a uid.
         if let Some(short) = id.get(..8).filter(|_| kind == "uid") {
             self.known.entry(short.to_owned()).or_insert_with(|| (stand_in.clone(), true));
         }
@@ -90,13 +90,13 @@ impl Names {
         format!("{kind}-{count}")
     }
 
-    /// Whether nothing but names that are known, and what joins them, is in a word: `shop/api-0`.
+    /// Whether a word consists only of known names and separators, such as `shop/api-0`.
     pub(super) fn covers(&self, word: &str) -> bool {
         let parts = word.split(['/', ' ']).filter(|part| !part.is_empty());
         parts.clone().count() > 0 && parts.into_iter().all(|part| self.known.contains_key(part))
     }
 
-    /// All are known now.
+    /// Must be called after the last name was added, and before [`at`](Self::at).
     pub(super) fn settle(&mut self) {
         for spelling in self.known.keys() {
             if let Some(first) = spelling.chars().next() {
@@ -108,7 +108,7 @@ impl Names {
         }
     }
 
-    /// The longest name that a text begins with, behind this character: its length, and what stands for it.
+    /// The longest name at the beginning of a text that follows the character `before`: its length and its stand-in.
     pub(super) fn at(&self, text: &str, before: Option<char>) -> Option<(usize, String)> {
         let candidates = self.by_first.get(&text.chars().next()?)?;
         let fits = |spelling: &&String| {
@@ -124,7 +124,7 @@ impl Names {
     }
 }
 
-/// Whether there is a letter or a digit in it: what has none names nobody.
+/// Whether it contains a letter or a digit. Other strings are not replaced.
 fn has_word(name: &str) -> bool {
     name.contains(char::is_alphanumeric)
 }

@@ -131,8 +131,8 @@ pub(super) fn relation(report: &Report, story: &Story) -> Option<String> {
     let id = story.caused_by.as_deref()?;
     let cause = report.stories.iter().find(|other| other.id == id);
     Some(match cause {
-        Some(cause) => format!("It came of {} ({id}).", cause.code),
-        None => format!("It came of {id}."),
+        Some(cause) => format!("It is a consequence of {} ({id}).", cause.code),
+        None => format!("It is a consequence of {id}."),
     })
 }
 
@@ -142,7 +142,7 @@ pub(super) fn not_seen(report: &Report) -> Vec<String> {
     if !report.blind.is_empty() {
         let codes: Vec<&str> = report.blind.iter().map(|code| code.as_str()).collect();
         lines.push(format!(
-            "Could not be judged, so that none of them began or ended: {}",
+            "Could not be judged, so none of these began or ended: {}",
             codes.join(", ")
         ));
     }
@@ -175,7 +175,7 @@ pub(super) fn made_by(report: &Report) -> String {
         format!(", daemon {} on Linux {} ({})", daemon.version, daemon.kernel, daemon.machine)
     });
     let redacted = if report.redacted {
-        ". Names and IPs are stand-ins, the same one for the same name; numbers and times are as they were"
+        ". Names and IPs are replaced, the same name by the same stand-in; numbers and times are unchanged"
     } else {
         ""
     };

@@ -83,10 +83,10 @@ fn summary(fix: &Fix, ids: &text::ShortIds) -> String {
     let mut out = format!("{}\n", parts.join(", "));
     if fix.omitted > 0 {
         let more = text::count(usize::try_from(fix.omitted).unwrap_or(usize::MAX), "more leak");
-        out.push_str(&format!("{more} of the same cause: told of as these are freed\n"));
+        out.push_str(&format!("{more} with the same cause: listed once these are freed\n"));
     }
     if fix.dry_run && number(FixState::Planned) > 0 {
-        out.push_str("Nothing was changed. --yes does it, and looks at each item again first.\n");
+        out.push_str("Nothing was changed. To make these changes, add --yes; each item is checked again first.\n");
     }
     if let (Some(record), Some(first)) = (&fix.record, fix.items.first()) {
         out.push_str(&format!("Record: {}\n", escape(record)));
@@ -127,8 +127,8 @@ unmount  /run/netns/cni-aa10  netns 4026532290        r7d2
 delete   veth1a2b3c4d         pair with veth5e6f7a8b  p81c
          veth1a2b3c4d (index 41) and its peer veth5e6f7a8b (index 42) are both on the node
 3 to be done, 1 left out
-2 more leaks of the same cause: told of as these are freed
-Nothing was changed. --yes does it, and looks at each item again first.
+2 more leaks with the same cause: listed once these are freed
+Nothing was changed. To make these changes, add --yes; each item is checked again first.
 "
         );
     }

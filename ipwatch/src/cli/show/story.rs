@@ -53,8 +53,8 @@ pub(in crate::cli) fn caveats(document: &Document, finding: &Finding) -> Vec<Str
         let (name, status) = (&source.name, text::status(source.status));
         let why = if source.detail.is_empty() { "" } else { ": " };
         let so = match source.status {
-            SourceStatus::Down => "what it would have told is unknown",
-            _ => "it may have told less than there is",
+            SourceStatus::Down => "what it would report is unknown",
+            _ => "its report may be incomplete",
         };
         format!("{name} {status}{why}{}; {so}", source.detail)
     };
