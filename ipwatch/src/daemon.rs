@@ -128,7 +128,7 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
                 tell_ready(&core);
             }
         }
-        tracing::info!("going down");
+        tracing::info!("stopping");
         Service::stopping();
         drop(stop);
         let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;

@@ -125,5 +125,5 @@ fn batches(facts: Vec<Fact>) -> impl Iterator<Item = Vec<Fact>> {
 
 /// The receiver is closed: stop without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the daemon is going down")]
+#[error("the daemon is stopping")]
 pub struct Closed;

@@ -207,7 +207,10 @@ fn a_reload_keeps_the_map(lab: &Lab) {
         assert_eq!(address["since"], since, "the same tenure");
     };
     reload(&Config::default().grace(1).text(), "reloaded: stuck.grace");
-    reload("[stuck]\ngarce = \"2s\"\n", "not reloaded, the old configuration stays: ");
+    reload(
+        "[stuck]\ngarce = \"2s\"\n",
+        "the configuration was not reloaded, and the old one stays in force: ",
+    );
     assert_eq!(property("NRestarts"), "0");
 }
 
@@ -267,7 +270,7 @@ fn what_is_removed_is_gone(lab: &Lab) {
         assert!(!Path::new(path).exists(), "{path}");
     }
     assert_eq!(property("LoadState"), "not-found");
-    assert!(log(pid).contains("going down"), "in order: {}", log(pid));
+    assert!(log(pid).contains("stopping"), "in order: {}", log(pid));
     for path in ["/var/lib/ipwatch", systemd::CONFIG] {
         assert!(Path::new(path).exists(), "{path} is kept until the purge");
     }

@@ -87,7 +87,7 @@ pub(super) fn untold(events: &[(&str, Rung)]) -> LeftOut {
         leave("release", "it tells only of tasks of which process-exit has told");
         leave("free", "it tells only of tasks of which process-exit has told");
     } else if attached("netns-release") {
-        leave("free", "netns-release tells of the same end before");
+        leave("free", "netns-release reports the same end earlier");
     }
     left_out
 }

@@ -49,7 +49,10 @@ fn options(
             match (there.next(), there.next()) {
                 (Some(one), None) => Some(one),
                 (None, _) => {
-                    return Err(anyhow::anyhow!("KUBECONFIG names no file that is there").into());
+                    return Err(anyhow::anyhow!(
+                        "KUBECONFIG names no file that exists: correct it, or use --kubeconfig"
+                    )
+                    .into());
                 }
                 (Some(_), Some(_)) => {
                     let what =
@@ -82,7 +85,7 @@ fn outcome(document: &Document) -> Result<Outcome, Failure> {
     if unknown.is_empty() {
         return Ok(Outcome::Fine);
     }
-    Err(anyhow::anyhow!("nothing is found, but not everything is known: {}", unknown.join("; "))
+    Err(anyhow::anyhow!("nothing was found, but the check is not complete: {}", unknown.join("; "))
         .into())
 }
 

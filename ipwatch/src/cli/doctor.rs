@@ -18,7 +18,7 @@ pub(super) fn doctor(global: &Global, out: &Out, asked: &Doctor) -> Result<Outco
         Ok(document) => document,
         Err(ClientError::NoDaemon(path)) => {
             complain(&format!(
-                "no daemon answers on {}: trying what this command may see",
+                "no daemon answers on {}: checking what this command can see",
                 path.display()
             ));
             crate::daemon::doctor(&daemon::config(global, configured)?, *canary)?

@@ -219,7 +219,7 @@ impl Plugin {
         let said = said(command)?;
         let mut lines = said.lines().map(str::to_owned);
         let (Some(namespace), Some(name)) = (lines.next(), lines.next()) else {
-            return Err(anyhow::anyhow!("kubectl says nothing of pod {}", self.pod).into());
+            return Err(anyhow::anyhow!("kubectl knows no pod {}", self.pod).into());
         };
         match lines.next().filter(|node| !node.is_empty()) {
             Some(node) => Ok((namespace, name, node)),
@@ -299,13 +299,13 @@ fn said(mut command: Command) -> Result<String, Failure> {
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
         let read = stdout.take(LONGEST).read_to_string(&mut said);
-        read.map_err(|error| anyhow::anyhow!("cannot read what kubectl says: {error}"))?;
+        read.map_err(|error| anyhow::anyhow!("cannot read the output of kubectl: {error}"))?;
     }
     let status = child.wait().map_err(cannot_run)?;
     if status.success() {
         Ok(said)
     } else {
-        Err(anyhow::anyhow!("kubectl does not tell: see above").into())
+        Err(anyhow::anyhow!("kubectl failed: its message is above").into())
     }
 }
 

@@ -140,7 +140,7 @@ async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failur
         if !settled(&mut watch).await? {
             let path = client.path().display();
             return Err(anyhow::anyhow!(
-                "the daemon on {path} has gone: `systemctl status ipwatch` says why"
+                "the daemon on {path} has closed the connection: `systemctl status ipwatch` says why"
             )
             .into());
         }

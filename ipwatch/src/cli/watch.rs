@@ -36,8 +36,10 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
         }
     }
     let path = client.path().display();
-    Err(anyhow::anyhow!("the daemon on {path} has gone: `systemctl status ipwatch` says why")
-        .into())
+    Err(anyhow::anyhow!(
+        "the daemon on {path} has closed the connection: `systemctl status ipwatch` says why"
+    )
+    .into())
 }
 
 /// The daemon's socket, and the open findings, as context for later events.

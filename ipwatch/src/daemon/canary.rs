@@ -185,10 +185,13 @@ impl Keeping {
             return Ok(());
         }
         for event in blind.iter().filter(|event| !self.blind.contains(event)) {
-            tracing::warn!(event, "attached, but the canary's was not seen: it counts as not seen");
+            tracing::warn!(
+                event,
+                "attached, but the event of the canary was not reported: the probe counts as not working"
+            );
         }
         for event in self.blind.iter().filter(|event| !blind.contains(event)) {
-            tracing::info!(event, "the canary's was seen again");
+            tracing::info!(event, "the event of the canary was reported again");
         }
         let walk = blind.contains(&NETNS);
         let tasks = self.sweeps && TASKS.iter().any(|event| blind.contains(event));

@@ -10,20 +10,24 @@ use rustix::thread::CapabilitySet;
 pub(super) const NEEDED: &[(CapabilitySet, &str, &str)] = &[
     (CapabilitySet::BPF, "CAP_BPF", "probes load by CAP_SYS_ADMIN alone, if at all"),
     (CapabilitySet::PERFMON, "CAP_PERFMON", "probes load by CAP_SYS_ADMIN alone, if at all"),
-    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "no nsid is given, netlink's buffers stay small"),
-    (CapabilitySet::NET_BROADCAST, "CAP_NET_BROADCAST", "netlink tells of the host's netns alone"),
-    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "no socket hears ARP"),
-    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "no netns is entered, no kernel stack read"),
+    (
+        CapabilitySet::NET_ADMIN,
+        "CAP_NET_ADMIN",
+        "no nsid is assigned, and netlink's buffers stay small",
+    ),
+    (CapabilitySet::NET_BROADCAST, "CAP_NET_BROADCAST", "netlink reports only the host's netns"),
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "ARP is not observed"),
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "no netns is entered, and no kernel stack is read"),
     (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE", "holders in containers are not seen"),
     (
         CapabilitySet::DAC_READ_SEARCH,
         "CAP_DAC_READ_SEARCH",
-        "fds of other users' processes and stores that are not root's are not read",
+        "fds of other users' processes, and stores that only other users may read, are not read",
     ),
     (
         CapabilitySet::SYSLOG,
         "CAP_SYSLOG",
-        "the kernel's complaint about a netns that hangs is not read",
+        "the kernel's messages about a netns that hangs are not read",
     ),
 ];
 

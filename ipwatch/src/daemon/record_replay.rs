@@ -296,7 +296,8 @@ impl Player {
             self.step(engine.map().now());
         }
         let engine = self.engine.filter(|engine| engine.map().boot().is_some());
-        let engine = engine.context("the record does not say which boot it is of")?;
+        let engine = engine
+            .context("the recording has no boot id: is it a whole file of `ipwatch record`?")?;
         let map = engine.map();
         Ok(Document {
             schema: SCHEMA.to_owned(),

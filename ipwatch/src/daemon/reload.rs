@@ -59,7 +59,10 @@ impl Reloads {
             Ok(config) => service.reloaded(&self.adopt(config, core)),
             Err(error) => {
                 let error = error.to_string();
-                tracing::error!("not reloaded, the old configuration stays: {}", escape(&error));
+                tracing::error!(
+                    "the configuration was not reloaded, and the old one stays in force: {}",
+                    escape(&error)
+                );
                 service.reloaded(&format!("not reloaded: {error}"));
             }
         }

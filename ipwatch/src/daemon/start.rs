@@ -175,7 +175,9 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
 /// If this fails, dates keep the clock offset of the start.
 async fn follow_clock(emit: Emit) {
     if let Err(error) = wall_clock::follow(&emit).await {
-        tracing::warn!("dates do not follow when the wall clock is set: {error}");
+        tracing::warn!(
+            "dates will be wrong after the wall clock is set, because its changes cannot be watched: {error}"
+        );
     }
 }
 

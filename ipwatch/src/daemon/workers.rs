@@ -153,7 +153,9 @@ impl<J: Send + 'static> Watched for Post<J> {
         // If no thread is running, none can hang.
         self.thread.as_ref()?;
         if let Verdict::LeftBehind(target) = self.slot.hangs(now) {
-            tracing::warn!("{target} does not answer: its reader is left behind");
+            tracing::warn!(
+                "{target} does not answer: the thread that reads it is abandoned until it returns"
+            );
             self.replace();
             return Some(News::LeftBehind(target));
         }

@@ -255,7 +255,7 @@ impl Problem {
     fn going_down() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "the daemon is going down",
+            "the daemon is stopping",
             "try again when it has started anew",
         )
     }

@@ -32,7 +32,7 @@ pub(crate) enum ApiError {
     #[error("{what}: rate limited (429)")]
     Busy { what: &'static str, after: Option<Duration> },
     /// The version to resume from is too old (410): everything must be listed again.
-    #[error("{what}: what was told last is too long ago (410)")]
+    #[error("{what}: the last resource version is too old (410)")]
     Expired { what: &'static str },
     /// The answer does not fit this API.
     #[error("{what}: not an answer of this API: {why}")]

@@ -34,17 +34,19 @@ const EARLY: SignedDuration = SignedDuration::from_secs(60);
 /// Why the plugin returned no credential. Without its output.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProgramError {
-    #[error("the program that names its user cannot be run: {0}")]
+    #[error("the kubeconfig's credential program (exec) cannot be run: {0}")]
     Start(#[from] io::Error),
     #[error(
         "the program that names its user speaks another version than client.authentication.k8s.io/v1 and v1beta1"
     )]
     Version,
-    #[error("the program that names its user wants a terminal (interactiveMode: Always)")]
+    #[error(
+        "the kubeconfig's credential program (exec) needs a terminal (interactiveMode: Always): use a service account or a certificate"
+    )]
     NoTerminal,
-    #[error("the program that names its user says nothing within {0:?}")]
+    #[error("the kubeconfig's credential program (exec) does not answer within {0:?}")]
     Silent(Duration),
-    #[error("the program that names its user says nothing that can be used")]
+    #[error("the kubeconfig's credential program (exec) returned no usable credentials")]
     Useless,
 }
 

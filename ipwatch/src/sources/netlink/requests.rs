@@ -44,10 +44,10 @@ pub struct Requests {
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
     /// No door could be opened. The netns may have ended, or a door exists that is not known yet.
-    #[error("no way in: {0}")]
+    #[error("the network namespace cannot be opened: {0}")]
     Closed(String),
     /// A door led to another netns: a pid, a path or an inode was reused.
-    #[error("looked for {wanted:?} and found {found:?}")]
+    #[error("expected the network namespace {wanted:?}, but found {found:?}")]
     Mismatch {
         /// Every name that was known of the wanted netns.
         wanted: NetnsRef,

@@ -379,7 +379,7 @@ impl Standing {
     /// Records why the socket, which was requested in addition, could not be opened, if so.
     fn lacks_the_watch(&mut self, refused: Option<Reason>) {
         if let Some(reason) = refused {
-            tracing::warn!(%reason, "probes: ARP on the host's links is not heard");
+            tracing::warn!(%reason, "probes: ARP on the host's links is not observed");
             self.why.add(Some(Rung::Socket), reason);
         }
     }

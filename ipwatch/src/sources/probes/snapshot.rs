@@ -33,12 +33,12 @@ pub enum SnapshotError {
     #[error("the program does not run")]
     Program(#[from] ProgramError),
     /// The iterator cannot be attached to a file.
-    #[error("the iterator gives no file")]
+    #[error("the iterator cannot be opened")]
     Link(#[from] aya::programs::links::LinkError),
     #[error("its result cannot be read")]
     Map(#[from] MapError),
     /// There are more records than the limit.
-    #[error("it has more to say than is read")]
+    #[error("its output is longer than the limit")]
     Truncated,
     #[error("its output cannot be read")]
     Read(#[from] io::Error),

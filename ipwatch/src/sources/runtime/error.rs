@@ -13,7 +13,7 @@ pub(super) enum RuntimeError {
     #[error("no answer to {what} within {limit:?}")]
     Silent { what: &'static str, limit: Duration },
     /// The socket speaks gRPC, but does not offer the CRI.
-    #[error("it answers, but offers no CRI")]
+    #[error("it answers, but does not serve the CRI")]
     NoCri,
     /// The runtime refused one call.
     #[error("{what}: {why}")]

@@ -78,7 +78,7 @@ async fn a_runtime_without_a_cri_is_nobody_to_ask_unless_it_had_one() {
     runtime.serve(&path);
     let (_, mut first, mut seen) = run(&[(&path, CRI)], pace());
     let off = seen.source("containerd", SourceStatus::Disabled).await;
-    assert!(off.detail.contains("offers no CRI"), "{}", off.detail);
+    assert!(off.detail.contains("does not serve the CRI"), "{}", off.detail);
     first.wait().await;
 
     runtime.state().services = [V1].into();

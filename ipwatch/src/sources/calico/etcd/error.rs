@@ -53,7 +53,7 @@ pub enum EtcdError {
         why: String,
     },
     /// This member has no leader.
-    #[error("{what}: it has no leader: most members of the cluster are away from it")]
+    #[error("{what}: etcd has no leader: this member does not reach a majority of its cluster")]
     NoLeader {
         /// The request.
         what: &'static str,

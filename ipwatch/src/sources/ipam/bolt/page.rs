@@ -23,7 +23,7 @@ pub(super) const LARGEST_PAGE: usize = 65536;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     /// Neither meta page is valid.
-    #[error("no bolt file: neither of its metas has the right mark, version and checksum")]
+    #[error("not a bolt file: no meta page has the right magic number, version and checksum")]
     NoMeta,
     /// It exceeds the size limit.
     #[error("larger than 64 MiB")]
@@ -32,16 +32,16 @@ pub(crate) enum Malformed {
     #[error("damaged: page {0} is beyond its end")]
     Beyond(u64),
     /// A page has another number or kind than expected.
-    #[error("damaged: page {0} is not what it should be")]
+    #[error("damaged: page {0} is not of the expected type")]
     Page(u64),
     /// An element extends beyond its page.
-    #[error("damaged: something on a page lies outside it")]
+    #[error("damaged: an offset on a page points outside it")]
     Element,
     /// A page is reached twice: a cycle.
     #[error("damaged: page {0} is used twice")]
     Twice(u64),
     /// Buckets are nested too deep, or one value is used under many keys.
-    #[error("damaged: it says more than it can hold")]
+    #[error("damaged: a count is larger than its page can hold")]
     TooMuch,
 }
 

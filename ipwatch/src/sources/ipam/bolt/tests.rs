@@ -138,14 +138,14 @@ fn a_page_that_is_another_is_told() {
     let mut bytes = NESTED.to_vec();
     let root = root_page(&bytes);
     bytes[root..][..8].copy_from_slice(&7u64.to_le_bytes());
-    assert!(reason(&bytes).contains("is not what it should be"));
+    assert!(reason(&bytes).contains("is not of the expected type"));
     // As while the owner writes it for the first time.
     bytes[root..root + PAGE].fill(0);
-    assert!(reason(&bytes).contains("is not what it should be"));
+    assert!(reason(&bytes).contains("is not of the expected type"));
     // The root is a page of the free list.
     bytes = NESTED.to_vec();
     bytes[root + 8] = 0x10;
-    assert!(reason(&bytes).contains("is not what it should be"));
+    assert!(reason(&bytes).contains("is not of the expected type"));
 }
 
 #[test]
