@@ -1,4 +1,4 @@
-//! Changing what was planned, each item after everything has been looked at again.
+//! Makes the planned changes. Everything that an item depends on is checked again right before its change.
 
 use std::io;
 use std::path::Path;
@@ -19,10 +19,10 @@ use crate::contract::{
 };
 use crate::remedy::said;
 
-/// How long the daemon is given for an answer.
+/// Timeout of a question to the daemon.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a store's lock is held for one item before it is given up: every ADD and DEL of the network waits for it.
+/// How long a store's lock is held at most before an item is skipped: every ADD and DEL of the network waits for it.
 const HELD: Duration = Duration::from_secs(2);
 
 /// Why nothing was changed at all.
@@ -54,7 +54,7 @@ pub(crate) fn may() -> Result<(), ActError> {
 enum NotDone {
     /// Nothing was changed.
     Skipped(String),
-    /// Something was moved that should not have been.
+    /// A file was moved that had been replaced meanwhile, and could not be put back.
     Stranded(String),
 }
 
@@ -73,7 +73,7 @@ impl NotDone {
     }
 }
 
-/// What is asked of the daemon at a change.
+/// The daemon's answers at the moment of a change.
 struct Anew {
     findings: Vec<Finding>,
     entries: Vec<IpamEntry>,
@@ -85,13 +85,13 @@ struct Act<'a> {
     node: Node,
     record: Record,
     who: Who,
-    /// The daemon did not answer: it is not asked again.
+    /// Why the daemon did not answer. It is then not asked again.
     silent: Option<String>,
     unlogged: bool,
 }
 
-/// Does what is planned, and says what became of it. `what` was asked for, `node` is the node's name; the record is kept
-/// below `base`. Whether every change was logged.
+/// Makes the planned changes. Returns the items with their results, and whether every change was logged. `what` is the
+/// finding or network that was named, `node` the node's name; the record is kept below `base`.
 ///
 /// # Errors
 /// [`ActError`]: nothing was changed.
@@ -130,7 +130,7 @@ fn is_changed(state: FixState) -> bool {
 }
 
 impl Act<'_> {
-    /// Looks at one item again, and changes it.
+    /// Checks one item again, and changes it.
     async fn item(&mut self, item: &FixItem) -> Result<(), NotDone> {
         match &item.target {
             FixTarget::FreeReservation { .. } => self.reservation(item).await,
@@ -151,7 +151,8 @@ impl Act<'_> {
         }
     }
 
-    /// Moves a reservation away. All of it is looked at while no ADD and no DEL of the network runs.
+    /// Moves a reservation out of its store. The last checks are made under the store's lock, while no ADD and no DEL of the
+    /// network runs.
     async fn reservation(&mut self, item: &FixItem) -> Result<(), NotDone> {
         let FixTarget::FreeReservation { ip, path, container_id, ifname, since, .. } = &item.target
         else {
@@ -164,7 +165,7 @@ impl Act<'_> {
         if let Some(why) = &self.silent {
             return Err(why.clone().into());
         }
-        // What takes long comes before the lock, for which pods wait; what may have changed since, below it.
+        // Slow checks come before the lock, for which pods wait. What may have changed since is checked under the lock.
         self.agrees(item).await?;
         self.hear_of_netns().await?;
         let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
@@ -187,7 +188,7 @@ impl Act<'_> {
         self.became(number, item, done)
     }
 
-    /// Tells the look at the node which netns the daemon knows.
+    /// Asks the daemon which netns it knows, for the check of all addresses.
     async fn hear_of_netns(&mut self) -> Result<(), String> {
         if self.node.is_fresh() {
             return Ok(());
@@ -204,7 +205,7 @@ impl Act<'_> {
         noted.map_err(|error| format!("it could not be recorded ({error}), so it is not changed"))
     }
 
-    /// Notes how it went. What was changed stays so if the disk does not take the note: its intention is there.
+    /// Writes the outcome to the record. If that fails the change stays: the record has its intention.
     fn became(
         &mut self,
         number: usize,
@@ -223,7 +224,7 @@ impl Act<'_> {
         done
     }
 
-    /// The daemon still says the same of an item.
+    /// Succeeds if the daemon's present answers lead to the same plan for an item.
     async fn agrees(&mut self, item: &FixItem) -> Result<(), String> {
         let anew = self.anew(item).await?;
         plan::still(item, &anew.findings, &anew.entries)
@@ -243,7 +244,8 @@ impl Act<'_> {
         Ok(Anew { findings: told, entries: entries.unwrap_or_default() })
     }
 
-    /// Nobody but the container that is gone has the IP, by what the daemon knows, and no source is silent that would know.
+    /// Succeeds if the daemon knows no holder of the IP except the container that is gone, and all sources that could know
+    /// one are up.
     async fn is_free(&mut self, ip: std::net::IpAddr, container: &str) -> Result<(), String> {
         let asked = Ask::Check { ip, container: Some(container.to_owned()) };
         match self.ask(&asked).await? {
@@ -256,7 +258,7 @@ impl Act<'_> {
         }
     }
 
-    /// Asks the daemon. `None`: it says that there is no such thing.
+    /// Asks the daemon. `None`: nothing matches (404).
     async fn ask(&mut self, ask: &Ask) -> Result<Option<Document>, String> {
         if let Some(why) = &self.silent {
             return Err(why.clone());

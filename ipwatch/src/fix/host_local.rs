@@ -1,8 +1,8 @@
-//! host-local's files, moved away and back under host-local's own lock.
+//! Moves reservations of host-local out of their store and back, under host-local's own lock.
 //!
-//! The plugin holds a lock of its network's directory for each ADD and DEL: `flock` of the file `lock` in it, which it
-//! makes where it is missing; old ones of the directory itself (plugins/ipam/host-local/backend/disk/lock.go).
-//! Both are taken here. `last_reserved_ip.*` is left as it is.
+//! The plugin takes a lock in its network's directory for each ADD and DEL: `flock` of the file `lock`, which it creates if
+//! missing. Old versions lock the directory itself (plugins/ipam/host-local/backend/disk/lock.go). Both locks are taken
+//! here. `last_reserved_ip.*` is left as it is.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,10 +20,10 @@ use crate::sources::ipam::host_local::parse;
 
 const LOCK: &str = "lock";
 
-/// Longest reservation that is read, as by the source.
+/// Longest reservation that is read, in bytes; the same limit as in `sources/ipam/`.
 const LONGEST: usize = 1_024;
 
-/// How long a lock is waited for, and between two tries. An ADD takes milliseconds.
+/// How long to wait for a lock, and the time between two attempts. An ADD takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -62,7 +62,7 @@ pub(super) enum Refused {
     NotKept,
 }
 
-/// What a reservation says, by which it is known to be the same.
+/// The content of a reservation, by which it is recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expected<'a> {
     pub(super) container_id: &'a str,
@@ -71,7 +71,7 @@ pub(super) struct Expected<'a> {
     pub(super) since: Option<&'a str>,
 }
 
-/// The directory of a network, for as long as no ADD and no DEL runs there.
+/// A network's directory with its locks held: no ADD and no DEL runs meanwhile.
 #[derive(Debug)]
 pub(super) struct Locked {
     dir: OwnedFd,
@@ -80,7 +80,7 @@ pub(super) struct Locked {
 }
 
 impl Locked {
-    /// Waits for the lock.
+    /// Takes the locks, and waits for them.
     ///
     /// # Errors
     /// [`Refused`]
@@ -94,7 +94,7 @@ impl Locked {
         if others || stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Refused::Foreign(path.to_owned()));
         }
-        // As the plugin opens it.
+        // The plugin opens it in the same way.
         let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let flags = flags | OFlags::NONBLOCK;
         let lock = rustix::fs::openat(&dir, LOCK, flags, Mode::from_raw_mode(0o750));
@@ -110,7 +110,7 @@ impl Locked {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        // Who waited may have a directory that nobody uses any more.
+        // While this waited, the directory may have been replaced by another one.
         let now = rustix::fs::statat(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW);
         if !now.is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino)) {
             return Err(Refused::Replaced);
@@ -118,10 +118,10 @@ impl Locked {
         Ok(Self { dir, path: path.to_owned(), _lock: lock })
     }
 
-    /// Moves a reservation away that says what is expected.
+    /// Moves a reservation away if it has the expected content.
     ///
     /// # Errors
-    /// [`Refused`]; it lies where it was then, but for [`Refused::Stranded`].
+    /// [`Refused`]; the file is then where it was, except with [`Refused::Stranded`].
     pub(super) fn move_away(
         &self,
         name: &OsStr,
@@ -131,7 +131,7 @@ impl Locked {
     ) -> Result<(), Refused> {
         let stat = self.compare(name, expected)?;
         self.rename((self.dir.as_fd(), name), (to, kept.as_ref()))?;
-        // Whoever keeps to the lock cannot have put another one there; whoever does not may have.
+        // A program that ignores the lock may have replaced the file before the rename.
         let moved = rustix::fs::statat(to, kept, AtFlags::SYMLINK_NOFOLLOW);
         if moved.is_ok_and(|moved| is_same(&moved, &stat)) {
             self.sync();
@@ -140,7 +140,7 @@ impl Locked {
         Err(self.put_back(name, to, kept))
     }
 
-    /// Puts back what should not have been moved, and says how that went.
+    /// Puts back a file that should not have been moved. Returns the error to report.
     fn put_back(&self, name: &OsStr, to: BorrowedFd<'_>, kept: &str) -> Refused {
         match self.rename((to, kept.as_ref()), (self.dir.as_fd(), name)) {
             Ok(()) => Refused::Changed,
@@ -148,10 +148,10 @@ impl Locked {
         }
     }
 
-    /// Moves a reservation back, unless there is one of its IP by now.
+    /// Moves a reservation back, unless its IP has been reserved since.
     ///
     /// # Errors
-    /// [`Refused`]; it lies where it was then.
+    /// [`Refused`]; the file then stays in the record.
     pub(super) fn move_back(
         &self,
         from: BorrowedFd<'_>,
@@ -168,7 +168,7 @@ impl Locked {
         Ok(())
     }
 
-    /// Looks at a reservation: the file that was looked at.
+    /// Succeeds if a reservation has the expected content. Returns the status of its file.
     fn compare(&self, name: &OsStr, expected: Expected<'_>) -> Result<Stat, Refused> {
         let fail = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Refused::Gone,
@@ -208,13 +208,13 @@ impl Locked {
         })
     }
 
-    /// After a crash the file is in one of the two directories, with or without this.
+    /// Best effort: after a crash the file is in one of the two directories, with or without this.
     fn sync(&self) {
         let _ = rustix::fs::fsync(&self.dir);
     }
 }
 
-/// The same file, which nobody has written since.
+/// Whether it is the same file, not written since.
 fn is_same(one: &Stat, other: &Stat) -> bool {
     let of =
         |stat: &Stat| (stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec, stat.st_size);

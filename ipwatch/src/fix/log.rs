@@ -1,4 +1,4 @@
-//! Each change in the node's log: the journal, else syslog. The record has it as well.
+//! Logs each change to the journal or, without it, to syslog. The record has the changes as well.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -9,16 +9,16 @@ use crate::escape::escape;
 use crate::remedy::{end_of_quotation, said};
 use crate::sinks::journal;
 
-/// Where syslog listens.
+/// The socket of syslog.
 const SYSLOG: &str = "/dev/log";
 
-/// Facility `authpriv`, which keeps what privileged commands do, and level `notice` (RFC 5424).
+/// Facility `authpriv`, for what privileged commands do, and severity `notice` (RFC 5424).
 const PRIORITY: u8 = (10 << 3) | 5;
 
-/// Longest text of a change: a datagram of syslog has 1,024 bytes at least (RFC 3164), and more everywhere.
+/// Longest text of a change, in characters. A syslog message may have 1,024 bytes (RFC 3164); current daemons accept more.
 const LONGEST: usize = 900;
 
-/// Logs what became of an item. `false`: nobody takes it.
+/// Logs the result of an item. Returns `false` if neither the journal nor syslog accepts it.
 pub(super) fn tell(item: &FixItem, who: &Who, record: &Path) -> bool {
     let text = format!(
         "fix: {} (finding {} {}); by {}, record {}",
@@ -56,7 +56,7 @@ fn syslog(text: &str) -> bool {
     sent.is_ok()
 }
 
-/// What was done, in words.
+/// What was done, in one line for people.
 pub(super) fn sentence(item: &FixItem) -> String {
     match &item.target {
         FixTarget::FreeReservation { ip, network, container_id, .. } => {

@@ -1,7 +1,7 @@
-//! The node as it is at the moment of a change, by our own look: who has an IP, who is in a netns, how a pair stands.
-//! The daemon is asked as well, but may be seconds behind.
+//! Checks the node itself at the moment of a change: which netns have an IP, and what holds a netns. The daemon is asked as
+//! well, but may be seconds behind.
 //!
-//! What could not be read is no proof: then nothing is changed.
+//! If something could not be read, nothing is changed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,33 +22,32 @@ use crate::sources::procfs::{Proc, Search};
 
 mod pair;
 
-/// How often the netns that are there are listed, so that those that ended meanwhile are told apart from those that do not
-/// open.
+/// How often the netns are listed, to distinguish those that ended meanwhile from those that cannot be opened.
 const ROUNDS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How old a look at all addresses may be at a change.
+/// Maximum age of a look at all addresses, in ns.
 const FRESH: u64 = 1_000_000_000;
 
-/// Why nothing is changed for which others would have to wait.
+/// The reason if a check under a store's lock takes too long: ADDs and DELs wait for that lock.
 pub(super) const LATE: &str = "to look at it took longer than pods may wait for the store's lock: try again when the node is less busy";
 
-/// How long a search for what holds a netns may take. Nobody waits for it but a person.
+/// Timeout of a search for holders of a netns, in ns. It runs without a store's lock.
 const SEARCHED: u64 = 15_000_000_000;
 
 /// Inode of the first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
 const FIRST_PIDS: &str = "pid:[4026531836]";
 
-/// Whether this is the node itself: it sees every process of the kernel, and the node's mounts and network are this
-/// process's. Otherwise, why nothing can be changed from here.
+/// Succeeds if this process runs on the node itself: in the initial pid namespace, and in the node's mount and network
+/// namespaces.
 ///
 /// # Errors
-/// In words.
+/// Why nothing can be changed from here, for people.
 pub(super) fn is_here() -> Result<(), String> {
     let unseen = |error: io::Error| {
         format!("whether this is the node itself cannot be seen ({error}): run it as root")
     };
-    // Elsewhere pid 1 is a container's own, and with it everything below would agree.
+    // In another pid namespace, pid 1 is a process of the container, and the checks below would pass.
     if !sees_all_processes(&std::fs::read_link("/proc/self/ns/pid").map_err(unseen)?) {
         return Err(
             "this is a pid namespace of its own, in which not every process of the node can be seen: run `ipwatch fix` on \
@@ -68,15 +67,15 @@ fn sees_all_processes(pids: &Path) -> bool {
     pids == Path::new(FIRST_PIDS)
 }
 
-/// A number that tells the netns of a process from all others, also where the link of that may not be asked for: the inode
-/// of a file that each netns has for itself (`get_proc_task_net`, fs/proc/proc_net.c; 6.18).
+/// A number that identifies the netns of a process, without permission to read its namespace link: the inode of a file that
+/// each netns has of its own (`get_proc_task_net`, fs/proc/proc_net.c; 6.18).
 fn net_of(process: &str) -> io::Result<u64> {
     let path = Path::new("/proc").join(process).join("net/dev");
     Ok(rustix::fs::stat(path.as_path())?.st_ino)
 }
 
-/// Whether all processes whose namespaces may not be read are in this process's netns. Those have capabilities that we
-/// lack, as the first process may have; their threads are taken to be where they are.
+/// Whether all processes whose namespace links may not be read are in this process's netns. These have capabilities that
+/// this process lacks, as pid 1 may have. Their threads are assumed to be in the same netns.
 fn unread_are_here() -> io::Result<bool> {
     let own = net_of("self")?;
     for entry in std::fs::read_dir("/proc")? {
@@ -95,21 +94,21 @@ fn unread_are_here() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Looks at the node. Its thread visits other netns: see [`Requests`].
+/// Reads the state of the node. Its thread enters other netns: see [`Requests`].
 pub(super) struct Node {
     proc: Proc,
     requests: Requests,
-    /// Every address of the node, as of then.
+    /// When all addresses of the node were read, and the netns of each.
     up: Option<(BootNs, BTreeMap<IpAddr, String>)>,
-    /// By inode, what the daemon tells of each netns.
+    /// By inode, what the daemon knows about each netns.
     told: BTreeMap<u32, Told>,
 }
 
-/// What the daemon tells of a netns.
+/// What the daemon knows about a netns.
 #[derive(Debug, Clone, Copy, Default)]
 struct Told {
     cookie: Option<u64>,
-    /// It knows addresses of it: it has read them, and knows all.
+    /// It lists addresses of the netns, and has therefore read all of them.
     addresses: bool,
 }
 
@@ -119,13 +118,13 @@ impl Node {
         Ok(Self { proc, requests, up: None, told: BTreeMap::new() })
     }
 
-    /// Whether a look at all addresses is young enough to count.
+    /// Whether the last look at all addresses is recent enough.
     pub(super) fn is_fresh(&self) -> bool {
         self.up.as_ref().is_some_and(|(at, _)| clock::now().since(*at) < FRESH)
     }
 
-    /// Hears from the daemon which netns there are, for those that nothing leads to from here: hidden below another mount,
-    /// for one.
+    /// Takes over what the daemon knows about the netns, for those that cannot be opened from here, such as one whose mount
+    /// is hidden below another mount.
     pub(super) fn hears(&mut self, addresses: &[Address]) {
         self.told.clear();
         for address in addresses {
@@ -136,11 +135,10 @@ impl Node {
         }
     }
 
-    /// Succeeds if no netns of the node has the IP, asked within the last second.
+    /// Succeeds if no netns of the node has the IP, by a look within the last second. Gives up at `until`.
     ///
     /// # Errors
-    /// Who has it, or what could not be asked.
-    /// `until`: nobody waits longer.
+    /// Which netns has it, or what could not be read.
     pub(super) fn nobody_has(&mut self, ip: IpAddr, until: BootNs) -> Result<(), String> {
         if !self.is_fresh() {
             let at = clock::now();
@@ -154,8 +152,8 @@ impl Node {
         }
     }
 
-    /// Every address of every netns that a task or a mount leads to, and where it is. A netns that an fd or a socket alone
-    /// keeps is the daemon's to tell of.
+    /// Every address of every netns that has a task or a mount, with the netns. A netns that only an fd or a socket holds is
+    /// not read here; the daemon knows it.
     fn addresses(&mut self, until: BootNs) -> Result<BTreeMap<IpAddr, String>, String> {
         let mut up = BTreeMap::new();
         let host = self.requests.dump_host().map_err(|error| error.to_string())?;
@@ -166,9 +164,9 @@ impl Node {
         Ok(up)
     }
 
-    /// Reads every netns that is there now, but the host's. Those that are made meanwhile are the daemon's to tell of:
-    /// whoever makes some without end must not keep everybody waiting. `told`: where one does not open, it is enough that
-    /// the daemon knows its addresses.
+    /// Reads every netns that exists now, except the host's. Netns that are created meanwhile are left to the daemon:
+    /// otherwise a process that creates netns without end could delay this for ever. `told`: if a netns cannot be opened, it
+    /// is enough that the daemon knows its addresses.
     fn each_netns(
         &mut self,
         until: BootNs,
@@ -191,9 +189,9 @@ impl Node {
                 match self.read(inode, &doors) {
                     Ok(facts) => each(inode, &facts)?,
                     Err(error @ AdoptError::Stranded) => return Err(error.to_string()),
-                    // The daemon, which has just said that nobody has the IP, knows what is in it.
+                    // The daemon knows its addresses, and has just answered that no netns has the IP.
                     Err(_) if told && self.told.get(&inode).is_some_and(|told| told.addresses) => {}
-                    // It has gone, or the way in has: the next list tells.
+                    // The netns or its task or mount has gone, or it cannot be opened: the next list shows which.
                     Err(error) => {
                         closed = format!("net:[{inode}]: {error}");
                         failed.insert(inode, doors);
@@ -211,7 +209,7 @@ impl Node {
         Err(format!("what a network namespace has could not be asked: {closed}"))
     }
 
-    /// Reads a netns through one of these doors, or by the cookie that the daemon knows (Linux 6.18).
+    /// Reads a netns through one of these paths, or by the cookie that the daemon knows (Linux 6.18).
     fn read(&mut self, inode: u32, doors: &[NetnsPath]) -> Result<Vec<Fact>, AdoptError> {
         let by_inode = NetnsRef::inode(inode);
         let closed = match self.requests.adopt(by_inode, doors, &[], true) {
@@ -225,7 +223,7 @@ impl Node {
         self.requests.adopt(NetnsRef { cookie, ..by_inode }, &[NetnsPath::Handle], &[], true)
     }
 
-    /// The netns of the node but the host's, by inode, with the ways in.
+    /// The netns of the node except the host's, by inode, with the paths by which each can be opened.
     fn all_netns(&self, until: BootNs) -> Result<BTreeMap<u32, Vec<NetnsPath>>, String> {
         if clock::now() > until {
             return Err(LATE.to_owned());
@@ -254,10 +252,10 @@ impl Node {
         Ok(all)
     }
 
-    /// Unmounts a netns from the node's mount namespace if it is this very one, and nothing but this mount holds it.
+    /// Unmounts a netns from the node's mount namespace if it is still the same netns and only this mount holds it.
     ///
     /// # Errors
-    /// What does not agree.
+    /// What prevents it.
     pub(super) fn unmount(&mut self, path: &str, netns: &Netns) -> Result<(), String> {
         let Some(inode) = netns.inode else {
             return Err("which netns it is is not known".to_owned());
@@ -282,8 +280,8 @@ impl Node {
         let until = clock::now().plus(SEARCHED);
         let search = Search { until, ..Search::everything() };
         let found = self.proc.search(&[wanted], search).map_err(unread)?;
-        // Fds of processes that have more capabilities than we have may not be read. That nothing of that kind holds it
-        // rests on the daemon then: the finding fires only after a search that read everything.
+        // Fds of processes with more capabilities than this one cannot be read. That none of them holds the netns is known
+        // from the daemon: the finding fires only after a search that read everything.
         if !is_whole(&found) {
             let mounts = self.proc.search(&[wanted], Search { until, ..Search::mounts() });
             if !is_whole(&mounts.map_err(unread)?) {
@@ -352,8 +350,8 @@ fn unread(error: io::Error) -> String {
     format!("/proc cannot be read: {error}")
 }
 
-/// Of the netns that did not open, those that are still there, with their ways in by now. An inode is given to the next netns
-/// at once (`ida_alloc`, lib/idr.c): one that no old way leads to is another one, and the old one has ended.
+/// Of the netns that could not be opened, those that still exist, with their present paths. The kernel reuses an inode at
+/// once (`ida_alloc`, lib/idr.c): if none of the old paths is left, it is another netns, and the old one has ended.
 fn of_these(
     failed: &BTreeMap<u32, Vec<NetnsPath>>,
     now: BTreeMap<u32, Vec<NetnsPath>>,
@@ -366,7 +364,7 @@ fn of_these(
     now.into_iter().filter(|(inode, doors)| is_same(inode, doors)).collect()
 }
 
-/// Whether every list among these facts is a whole one, and there is any.
+/// Whether these facts contain at least one list, and all lists are complete.
 fn are_all_complete(facts: &[Fact]) -> bool {
     let mut ends = facts.iter().filter_map(|fact| match fact.what {
         Observation::Ended { complete, .. } => Some(complete),
@@ -375,7 +373,7 @@ fn are_all_complete(facts: &[Fact]) -> bool {
     ends.next() == Some(true) && ends.all(|complete| complete)
 }
 
-/// Whether the only dump of this scope was a complete one.
+/// Whether a complete dump of this scope is among the facts.
 fn is_complete(facts: &[Fact], is: impl Fn(&Scope) -> bool) -> bool {
     facts.iter().any(|fact| match &fact.what {
         Observation::Ended { scope, complete, .. } => *complete && is(scope),
@@ -396,8 +394,8 @@ fn note(facts: &[Fact], name: &str, up: &mut BTreeMap<IpAddr, String>) -> Result
     Ok(())
 }
 
-/// Unmounts what is mounted at a path if that is a netns with this inode. No symlink is followed on the way, and nothing
-/// that is in use goes: not lazily.
+/// Unmounts what is mounted at a path if it is a netns with this inode. No symlink is followed, and the unmount is not lazy:
+/// it fails if the mount is in use.
 fn unmount_there(path: &str, inode: u32) -> Result<(), String> {
     let fail = |error: rustix::io::Errno| format!("{}: {error}", said(path));
     let path_of = Path::new(path);

@@ -1,7 +1,7 @@
-//! What is to be changed, from the daemon's documents. Pure: the same documents, the same plan.
+//! Makes the plan of changes from the daemon's documents. Pure: the same documents give the same plan.
 //!
-//! The plan of one item is made twice, the second time at the moment of the change ([`still`]): only what comes out the
-//! same then is changed.
+//! The plan of an item is made again at the moment of its change ([`still`]). The item is changed only if the plan is the
+//! same.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use crate::contract::{
 use crate::fact::store;
 use crate::remedy::said;
 
-/// Items of proof that are told of a finding.
+/// Maximum number of items of proof that are shown of a finding.
 const PROOF: usize = 8;
 
-/// Why it is not known what is meant.
+/// Why an argument does not select findings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unclear {
     #[error(
@@ -30,23 +30,23 @@ pub(crate) enum Unclear {
     Beginning(String, String),
 }
 
-/// Shortest beginning of an id that stands for it. Tables show as much.
+/// Shortest prefix of an id that is accepted, and the length that tables show.
 const SHORTEST: usize = 4;
 
-/// What is meant.
+/// The findings that an argument selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Meant<'a> {
-    /// These are planned.
+    /// The findings to plan.
     pub(crate) findings: Vec<&'a Finding>,
-    /// Leaks of the network that was named which somebody has acknowledged: they are left as they are.
+    /// Acknowledged leaks of the named network, which are left as they are.
     pub(crate) acknowledged: Vec<&'a Finding>,
 }
 
-/// The open findings that are meant by a finding's id, the beginning of it unless nobody is `asked`, or the name of a
-/// network.
+/// The open findings that an argument selects: a finding's id, a prefix of it (only if a person is `asked` before the
+/// change), or the name of a network.
 ///
 /// # Errors
-/// [`Unclear`]: there is none, or it means several things.
+/// [`Unclear`]: it selects none, or is ambiguous.
 pub(crate) fn meant<'a>(
     open: &'a [Finding],
     what: &str,
@@ -75,20 +75,20 @@ pub(crate) fn meant<'a>(
     }
 }
 
-/// A finding that is left as it is, for somebody has acknowledged it.
+/// The item of a finding that is left as it is because it is acknowledged.
 pub(crate) fn acknowledged(finding: &Finding) -> FixItem {
     let why = format!("it is acknowledged: `ipwatch fix {}` names it all the same", finding.id);
     nothing(finding, subject(finding), why)
 }
 
-/// The IPs whose reservations are to be asked for, to plan these findings.
+/// The IPs whose reservations must be requested to plan these findings.
 pub(crate) fn reserved(findings: &[&Finding]) -> BTreeSet<IpAddr> {
     let leaks = findings.iter().filter(|one| one.code == Code::IpamReservationLeaked);
     leaks.flat_map(|one| one.subject.ips()).collect()
 }
 
-/// The plan for some findings. `entries`: what the stores say of the IPs of [`reserved`]. `only`: no other IPs, unless
-/// it is empty.
+/// The plan for some findings. `entries`: the reservations of the IPs of [`reserved`]. `only`: if not empty, no other IPs
+/// are planned.
 pub(crate) fn plan(findings: &[&Finding], entries: &[IpamEntry], only: &[IpAddr]) -> Fix {
     let mut fix = Fix { dry_run: true, ..Fix::default() };
     for finding in findings {
@@ -112,10 +112,10 @@ pub(crate) fn plan(findings: &[&Finding], entries: &[IpamEntry], only: &[IpAddr]
 const NOT_CERTAIN: &str = "its fix is not one that can be made with certainty and undone: `ipwatch explain` has the \
                            steps";
 
-/// Whether an item is still what was planned, by what the daemon says now: the same plan is made of it.
+/// Succeeds if the daemon's present documents give the same plan for an item.
 ///
 /// # Errors
-/// Why it is not.
+/// What has changed.
 pub(crate) fn still(item: &FixItem, open: &[Finding], entries: &[IpamEntry]) -> Result<(), String> {
     let finding = open.iter().find(|one| one.id == item.finding && one.code == item.code);
     let Some(finding) = finding.filter(|one| one.status != Status::Resolved) else {
@@ -136,7 +136,7 @@ pub(crate) fn still(item: &FixItem, open: &[Finding], entries: &[IpamEntry]) -> 
     Err(why.unwrap_or_else(|| "its finding is not about the same any more".to_owned()))
 }
 
-/// Leaves out what is not among these IPs, and says which of them nothing is about.
+/// Leaves out items of other IPs, and adds an item for each of these IPs that no finding lists.
 fn keep(fix: &mut Fix, only: &[IpAddr]) {
     for item in &mut fix.items {
         let wanted = match &item.target {
@@ -171,7 +171,7 @@ fn keep(fix: &mut Fix, only: &[IpAddr]) {
     fix.items.extend(missing);
 }
 
-/// An item that nothing is done about.
+/// An item that is left out.
 fn nothing(finding: &Finding, about: String, why: impl Into<String>) -> FixItem {
     FixItem {
         finding: finding.id.clone(),
@@ -183,7 +183,7 @@ fn nothing(finding: &Finding, about: String, why: impl Into<String>) -> FixItem 
     }
 }
 
-/// What a finding is about, in a word.
+/// A name for what a finding is about.
 fn subject(finding: &Finding) -> String {
     let Subject { ip, netns, network, .. } = &finding.subject;
     let netns = || Some(format!("net:[{}]", netns.as_ref()?.inode?));
@@ -191,7 +191,7 @@ fn subject(finding: &Finding) -> String {
     ip.or_else(netns).or_else(|| network.clone()).unwrap_or_else(|| finding.id.clone())
 }
 
-/// The reservations of a finding. Of a single one the key is not told with it.
+/// The reservations of a finding. A finding with a single one does not contain its key.
 fn told(subject: &Subject) -> Vec<Reserved> {
     match subject.ip {
         Some(ip) if subject.reservations.is_empty() => {
@@ -202,7 +202,7 @@ fn told(subject: &Subject) -> Vec<Reserved> {
     }
 }
 
-/// Why nothing is certain about a finding, whatever it is about.
+/// Why a finding of any code is not certain enough to change something.
 fn unsure(finding: &Finding) -> Option<&'static str> {
     if finding.unjudged {
         return Some(
@@ -265,8 +265,8 @@ fn leak(
         Some("denied") => "every runtime was asked, and none has the container",
         Some("nobody") => "no runtime is there to ask",
         Some("alive" | "dead") => return Err("its runtime has the container still".to_owned()),
-        // On a node that was just booted no runtime has pods. That it counts as leaked all the same rests on what cannot be
-        // otherwise (`map/ipam/leaks.rs`).
+        // No runtime knows the container, for example after a boot. It counts as leaked for a reason that needs no runtime
+        // (`map/ipam/leaks.rs`).
         None => {
             "no runtime speaks for the container: it was written before the last boot, or its netns was seen to end"
         }
@@ -317,7 +317,7 @@ fn is_file_of(path: &Path, ip: IpAddr, network: &str) -> bool {
         && parent == Some(network)
 }
 
-/// A leaked netns that one mount of the node holds, and nothing else.
+/// The item of a leaked netns, which can be unmounted if a single mount of the node holds it.
 fn netns(finding: &Finding) -> FixItem {
     let about = subject(finding);
     if let Some(why) = unsure(finding) {
@@ -339,7 +339,7 @@ fn netns(finding: &Finding) -> FixItem {
     let Some(netns) = finding.subject.netns.clone().filter(|netns| netns.inode.is_some()) else {
         return nothing(finding, about, "which netns it is is not known");
     };
-    // The nsid may come and go, and the mount is named beside it.
+    // The nsid is left out because it may change, and the path because the target names it already.
     let netns = crate::contract::Netns {
         cookie: netns.cookie,
         inode: netns.inode,
@@ -359,7 +359,7 @@ fn not_ours(holder: &Holder) -> String {
     format!("{}{place} holds it as well: `ipwatch explain` says what to do", holder.words())
 }
 
-/// A pair of devices of which both ends are on the node.
+/// The item of a pair of devices, which can be deleted if both ends are in the host's netns.
 fn pair(finding: &Finding) -> FixItem {
     let about = subject(finding);
     if let Some(why) = unsure(finding) {
@@ -378,7 +378,7 @@ fn pair(finding: &Finding) -> FixItem {
     }
 }
 
-/// What is planned of a finding, with the finding's own proof; the target is still to be filled in.
+/// A planned item with the finding's own proof. The caller fills in the target.
 fn planned(finding: &Finding) -> FixItem {
     let proof = finding.evidence.iter().take(PROOF).map(|item| item.text.clone());
     FixItem {

@@ -1,6 +1,6 @@
-//! The record of what was changed: a directory for each run, which only root may read. What was moved away lies in it,
-//! and beside that `record.jsonl`: who had it done, what was about to be done, and what became of it. The intention is on
-//! the disk before the change, so that a run that was killed can be undone too.
+//! The record of changes: a directory for each run, which only root may read. It contains the files that were moved away
+//! and `record.jsonl`: who ran the command, each intended change, and its outcome. The intention is on disk before the
+//! change is made, so that a run that was killed can be undone too.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,16 +19,16 @@ use crate::contract::{FixItem, FixState};
 
 const LOG: &str = "record.jsonl";
 
-/// Longest record that is read: 64 items are some 100 KiB.
+/// Longest record that is read, in bytes: 64 items need about 100 KiB.
 const LONGEST: u64 = 4 << 20;
 
-/// Runs that are looked through, the newest of them.
+/// Maximum number of runs that are read: the newest ones.
 const RUNS: usize = 4_096;
 
-/// For its owner alone.
+/// Mode of the directories: accessible to the owner only.
 const OWNERS: Mode = Mode::RWXU;
 
-/// Why there is no record. Nothing is changed without one.
+/// Why a record cannot be kept. Nothing is changed without a record.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error(
@@ -49,7 +49,7 @@ pub(crate) enum RecordError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "kebab-case")]
 pub(crate) enum Line {
-    /// The first one.
+    /// The first line.
     Begin {
         /// When, RFC 3339.
         at: String,
@@ -57,28 +57,28 @@ pub(crate) enum Line {
         what: String,
         /// The node.
         node: String,
-        /// Who had it done.
+        /// Who ran the command.
         who: Who,
     },
-    /// This is about to be done.
+    /// An intended change.
     Intent {
         /// When, RFC 3339.
         at: String,
         /// Its number in the run.
         number: usize,
-        /// What.
+        /// The item.
         item: Box<FixItem>,
         /// The name in this directory under which what is moved away is kept.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<String>,
     },
-    /// This became of it.
+    /// The outcome of an intended change.
     Outcome {
         /// When, RFC 3339.
         at: String,
         /// Its number in the run.
         number: usize,
-        /// What became of it.
+        /// The result.
         state: FixState,
         /// Why, where it was skipped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,12 +101,12 @@ pub(crate) struct Record {
     path: PathBuf,
     log: File,
     items: usize,
-    /// The last line may be half a one.
+    /// The last line may be incomplete.
     torn: bool,
 }
 
 impl Record {
-    /// Begins one below `base`, which is made where it is missing.
+    /// Begins a record below `base`, which is created if it is missing.
     ///
     /// # Errors
     /// [`RecordError`]
@@ -132,7 +132,7 @@ impl Record {
         let mut record = Self { dir, path: base.join(&name), log, items: 0, torn: false };
         let begin = Line::Begin { at, what: what.to_owned(), node: node.to_owned(), who };
         record.write(&begin).map_err(fail)?;
-        // The directory's name is on the disk too before anything is moved into it.
+        // The directory's name must be on disk before a file is moved into it.
         rustix::fs::fsync(&parent).map_err(|error| fail(error.into()))?;
         Ok(record)
     }
@@ -152,10 +152,10 @@ impl Record {
         self.dir.as_fd()
     }
 
-    /// Notes what is about to be done, and under which name it is kept if it is moved away. Its number.
+    /// Records an intended change, and the name under which a file that is moved away is kept. Returns its number.
     ///
     /// # Errors
-    /// The disk does not take it: then it must not be done.
+    /// It could not be written; the change must then not be made.
     pub(crate) fn intend(&mut self, item: &FixItem, kept: Option<&str>) -> io::Result<usize> {
         let number = self.items;
         self.items += 1;
@@ -164,10 +164,10 @@ impl Record {
         Ok(number)
     }
 
-    /// Notes what became of it.
+    /// Records the outcome of a change.
     ///
     /// # Errors
-    /// The disk does not take it.
+    /// It could not be written.
     pub(crate) fn became(
         &mut self,
         number: usize,
@@ -179,7 +179,7 @@ impl Record {
     }
 
     fn write(&mut self, line: &Line) -> io::Result<()> {
-        // A line behind half a one would be lost with that.
+        // Appended to an incomplete line, this line could not be read.
         let mut text = if self.torn { vec![b'\n'] } else { Vec::new() };
         serde_json::to_writer(&mut text, line)?;
         text.push(b'\n');
@@ -189,7 +189,7 @@ impl Record {
         self.log.sync_all()
     }
 
-    /// Removes the record of a run that has changed nothing. Whether it is gone.
+    /// Removes the record of a run that changed nothing. Returns whether it was removed.
     pub(crate) fn discard(self) -> bool {
         let is_log = |name: &[u8]| [b".".as_slice(), b"..", LOG.as_bytes()].contains(&name);
         let Ok(mut all) = rustix::fs::Dir::read_from(&self.dir) else { return false };
@@ -199,7 +199,7 @@ impl Record {
     }
 }
 
-/// A run whose record is still there. Nothing of it is kept open: there may be thousands.
+/// The record of an earlier run. Its files are not kept open, because there may be thousands of records.
 #[derive(Debug)]
 pub(crate) struct Kept {
     base: PathBuf,
@@ -209,10 +209,10 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Its record, to restore from.
+    /// Opens the record, to restore files from it.
     ///
     /// # Errors
-    /// It is gone, or is not what it was.
+    /// It no longer exists, or cannot be opened.
     pub(crate) fn open(&self) -> io::Result<Record> {
         let parent = open_base(&self.base).map_err(io::Error::other)?;
         let dir = open_dir(parent.as_fd(), &self.name)?;
@@ -228,11 +228,11 @@ impl Kept {
     }
 }
 
-/// The runs below `base`, the newest first. One whose record cannot be read is passed over, and named; and so is a line that
-/// cannot be read, and a file of which no line tells.
+/// The runs below `base`, the newest first, and a text for each record or line that cannot be read and for each file that no
+/// line names.
 ///
 /// # Errors
-/// [`RecordError`]; that there is none yet is none.
+/// [`RecordError`]. If there is no record yet, the list is empty.
 pub(crate) fn runs(base: &Path) -> Result<(Vec<Kept>, Vec<String>), RecordError> {
     let fail = |error: io::Error| RecordError::Io { path: base.to_owned(), error };
     let parent = match open_base(base) {
@@ -294,7 +294,7 @@ fn read(base: &Path, parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<(Kept, 
     Ok((Kept { base: base.to_owned(), name: name.to_owned(), lines }, strange))
 }
 
-/// Files of which no line tells.
+/// The files in a record's directory that no line names.
 fn untold(dir: &OwnedFd, lines: &[Line]) -> io::Result<Vec<OsString>> {
     let is_told = |name: &[u8]| {
         let kept = |line: &Line| matches!(line, Line::Intent { kept: Some(kept), .. } if kept.as_bytes() == name);
@@ -311,7 +311,7 @@ fn untold(dir: &OwnedFd, lines: &[Line]) -> io::Result<Vec<OsString>> {
     Ok(untold)
 }
 
-/// The directories above the records, as far as they are missing. The lowest is the daemon's state directory.
+/// Creates the missing directories above the records. The lowest is the daemon's state directory.
 fn make_above(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -321,7 +321,7 @@ fn unless_there(error: rustix::io::Errno) -> rustix::io::Result<()> {
     if error == rustix::io::Errno::EXIST { Ok(()) } else { Err(error) }
 }
 
-/// The directory of all records: our own, and nobody else's.
+/// Opens the directory of all records, if only its owner, this user, has access.
 fn open_base(base: &Path) -> Result<OwnedFd, RecordError> {
     let dir = open_dir(rustix::fs::CWD, base.as_os_str())
         .map_err(|error| RecordError::Io { path: base.to_owned(), error })?;

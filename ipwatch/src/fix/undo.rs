@@ -1,4 +1,4 @@
-//! Bringing back what was moved away, as far as it has not been given out since.
+//! Restores reservations that an earlier run moved away, unless their IP has been given out since.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::api::client::Client;
 use crate::api::{Ask, Past};
 use crate::contract::{Body, Document, Fix, FixItem, FixState, FixTarget, Prefix, Tenure};
 
-/// How long the daemon is given to say who has had an IP since.
+/// Timeout of the question to the daemon who has had an IP since.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What can be undone of earlier runs.
@@ -40,9 +40,9 @@ struct KeptItem {
     at: String,
 }
 
-/// What can be undone of the finding with this id, or a beginning of it, or of this network; of these IPs, unless there are
-/// none. Of one run alone, the newest that has changed something of it, or the one that is named: what one before that has
-/// moved away may have been given out, and freed, since.
+/// What can be undone of a finding (by its id or a prefix of it) or of a network; if `only` is not empty, of these IPs only.
+/// Only one run is undone, the newest that changed something of it or the one that is `named`: an IP that an earlier run
+/// moved away may have been given out and freed again since.
 ///
 /// # Errors
 /// [`RecordError`]
@@ -76,7 +76,7 @@ pub(crate) fn look(
     Ok(Undo { runs, places, fix, unread })
 }
 
-/// Whether a run has moved away a reservation of the same file.
+/// Whether a run has moved away a file with the same path.
 fn has_moved(lines: &[Line], target: &FixTarget) -> bool {
     let FixTarget::FreeReservation { path: wanted, network, .. } = target else { return false };
     changed(lines, network, &[]).any(|(line, _)| match line {
@@ -87,7 +87,7 @@ fn has_moved(lines: &[Line], target: &FixTarget) -> bool {
     })
 }
 
-/// What one run has changed of it, or may have: its intentions, and what became of each at last.
+/// What one run has changed, or may have changed: its intentions, each with its last outcome.
 fn changed<'a>(
     lines: &'a [Line],
     what: &str,
@@ -106,13 +106,13 @@ fn changed<'a>(
             Line::Outcome { number: of, state, .. } if of == number => Some(*state),
             _ => None,
         });
-        // Of a run that was killed only the intention is known: where the file lies tells.
+        // A killed run may have written the intention only. Whether the file was moved is found out when it is restored.
         let over = outcomes.next_back();
         (is_meant && over != Some(FixState::Skipped)).then_some((line, over))
     })
 }
 
-/// What one run has changed and nobody has undone.
+/// What one run has changed and no later run has undone.
 fn of_run(run: usize, lines: &[Line], what: &str, only: &[IpAddr]) -> Vec<(KeptItem, FixItem)> {
     let mut found = Vec::new();
     for (line, over) in changed(lines, what, only) {
@@ -136,14 +136,15 @@ fn is_id(id: &str, what: &str) -> bool {
     what.len() >= 4 && id.starts_with(what)
 }
 
-/// Restores it, but for what somebody has had since, as far as the daemon knows. Whether every change was logged.
+/// Restores what can be undone, except IPs that the daemon knows to have been up since. Returns the items with their
+/// results, and whether every change was logged.
 ///
 /// # Errors
 /// [`ActError`]: nothing was changed.
 pub(crate) async fn restore(undo: Undo, client: &Client) -> Result<(Fix, bool), ActError> {
     may()?;
     let Undo { runs, places, mut fix, .. } = undo;
-    // It is asked only while it answers: a reservation too many is found again, and harms nobody.
+    // Once the daemon fails to answer it is not asked again. An unneeded reservation does no harm and is reported as leaked.
     let mut daemon = Some(client);
     let who = Who::now();
     let mut logged = true;
@@ -168,7 +169,7 @@ pub(crate) async fn restore(undo: Undo, client: &Client) -> Result<(Fix, bool), 
     Ok((fix, logged))
 }
 
-/// Nobody has had the IP since, by what the daemon remembers.
+/// Succeeds unless the daemon's history has a tenure of the IP since.
 async fn nobody_since(ip: IpAddr, at: &str, daemon: &mut Option<&Client>) -> Result<(), String> {
     let Some(client) = *daemon else { return Ok(()) };
     let asked = Ask::History(Past { ip: Some(Prefix::host(ip)), ..Past::default() });
@@ -190,7 +191,7 @@ async fn nobody_since(ip: IpAddr, at: &str, daemon: &mut Option<&Client>) -> Res
     }
 }
 
-/// Whether somebody had the IP after a moment. What has no date that can be read may have been then.
+/// Whether a tenure lasted beyond a moment. True if a date cannot be parsed.
 fn is_later(tenure: &Tenure, at: &str) -> bool {
     let date = |text: &str| text.parse::<Timestamp>().ok();
     match (tenure.to.as_deref().map(date), date(at)) {
@@ -209,7 +210,7 @@ async fn one(
     else {
         return Err("it cannot be brought back".to_owned());
     };
-    // A name in a record that somebody has written by hand leads nowhere else.
+    // The name must not lead out of the record's directory, even if somebody has edited the record.
     if kept.contains('/') || kept.starts_with('.') {
         return Err("its record names no file".to_owned());
     }

@@ -1,4 +1,4 @@
-//! Who has something changed: for the record and the log.
+//! Who runs the command, for the record and the log.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::bounded;
 pub(crate) struct Who {
     /// The user it ran as.
     pub(crate) uid: u32,
-    /// The user who logged in, which `sudo` and `su` do not change; absent where nobody did.
+    /// The login uid, which `sudo` and `su` do not change; absent for a process outside of a login session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) login_uid: Option<u32>,
     /// `SUDO_USER`.
@@ -24,7 +24,7 @@ pub(crate) struct Who {
     pub(crate) command: Vec<String>,
 }
 
-/// Longest word of the command line that is kept, in characters, and how many.
+/// Longest word of the command line that is kept, in characters, and the maximum number of words.
 const LONGEST: usize = 256;
 const WORDS: usize = 256;
 
@@ -43,7 +43,7 @@ impl Who {
         }
     }
 
-    /// In words: `uid 0, login uid 1000, sudo by ada`.
+    /// A text for people: `uid 0, login uid 1000, sudo by ada`.
     pub(crate) fn words(&self) -> String {
         let mut words = format!("uid {}", self.uid);
         if let Some(uid) = self.login_uid {
@@ -60,7 +60,7 @@ fn cut(text: &str) -> String {
     text.chars().take(LONGEST).collect()
 }
 
-/// `(uid_t) -1` stands for nobody (`audit_get_loginuid`, linux/audit.h).
+/// `(uid_t) -1` means that no login uid is set (`audit_get_loginuid`, linux/audit.h).
 fn login_uid() -> Option<u32> {
     let text = bounded::read_text("/proc/self/loginuid".as_ref(), 16).ok()?;
     text.trim().parse().ok().filter(|uid| *uid != u32::MAX)

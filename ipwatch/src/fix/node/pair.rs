@@ -9,10 +9,11 @@ use crate::remedy::said;
 use crate::sources::netlink::remove_link;
 
 impl Node {
-    /// Deletes a pair of devices if both are the same, on the node, without an address, and nothing else refers to either.
+    /// Deletes a pair of devices if both are still the same devices, in the host's netns and without an address, and nothing
+    /// else refers to either.
     ///
     /// # Errors
-    /// What does not agree.
+    /// What prevents it.
     pub(in crate::fix) fn delete_pair(
         &mut self,
         one: &Interface,
@@ -34,7 +35,7 @@ impl Node {
     }
 }
 
-/// Whether two devices are the ends of a pair that leads nowhere, by what the host's netns has.
+/// Succeeds if, by the facts of the host's netns, two devices are the ends of a pair that connects no pod.
 fn is_orphaned(facts: &[Fact], one: &Interface, other: &Interface) -> Result<(), String> {
     let whole = |is: fn(&Scope) -> bool| is_complete(facts, is);
     if !whole(|scope| matches!(scope, Scope::Links { .. }))
@@ -77,7 +78,7 @@ fn is_orphaned(facts: &[Fact], one: &Interface, other: &Interface) -> Result<(),
     if used { Err("one of the two has an address by now".to_owned()) } else { Ok(()) }
 }
 
-/// What of the host's netns rests on one of these two devices: a device on top of it or plugged into it, or a route.
+/// What in the host's netns depends on one of these two devices: a device above it, a port of it, or a route.
 fn refers(fact: &Fact, ends: [u32; 2]) -> Option<String> {
     match &fact.what {
         Observation::Link { link, .. } if !ends.contains(&link.ifindex) => {
@@ -99,7 +100,7 @@ fn refers(fact: &Fact, ends: [u32; 2]) -> Option<String> {
 }
 
 /// A device of another netns that may be a macvlan, ipvlan or vlan on one of these: its parent has such an index and is in
-/// a netns other than its own. Which netns that is is not asked: there may be no harm in one pair too many.
+/// another netns. It is not checked that this is the host's, so a pair may be left although it could be deleted.
 fn child_of(facts: &[Fact], ends: [u32; 2]) -> Option<&str> {
     facts.iter().find_map(|fact| match &fact.what {
         Observation::Link { link, .. } if link.peer_nsid.is_some() => {
