@@ -1,6 +1,6 @@
 //! Every server that the daemon asks (a runtime of each kind, the kubelet, the API server, etcd by both APIs, the collector)
-//! is bad in the same way at once. It costs neither memory nor any other finding, each source says what is wrong, and
-//! nobody is asked without a pause.
+//! fails in the same way at the same time. The daemon's memory stays bounded, other findings are still reported, each
+//! source says what is wrong, and no server is asked again without a pause.
 
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,13 @@ support::tests! {
     ones_that_send_a_gigabyte needs [Fuse],
 }
 
-/// For how long they are watched after the finding. Whoever takes what comes has hundreds of MiB by then.
+/// How long the daemons are observed after the finding. A daemon without limits would have hundreds of MiB by then.
 const WATCHED: Duration = Duration::from_secs(8);
-/// What the daemon may have meanwhile, in KiB. Most of it are pods that the API server without end names, 65,536 of which
-/// are kept.
+/// The memory that a daemon may have in that time, in KiB. Most of it are the pods of the endless answer of the API server,
+/// of which 65,536 are kept.
 const MEMORY: u64 = 80 * 1024;
-/// Connections that a client makes in that time at most: pauses of a second, two, four, eight, each at least half as long,
-/// and in a session a few requests.
+/// Maximum number of connections of a client in that time: the pauses are 1, 2, 4 and 8 seconds, with jitter at least half of
+/// that, and a session has a few requests.
 const CONNECTIONS: usize = 40;
 
 fn slow_ones(lab: &Lab) {
@@ -60,7 +60,7 @@ fn kubeconfig(lab: &Lab, port: u16) -> String {
     path.display().to_string()
 }
 
-/// Two daemons: one of them asks the kubelet and an etcd by API v2, where the other asks the API server and API v3.
+/// Two daemons: one asks the kubelet and an etcd by API v2, the other one the API server and an etcd by API v3.
 fn cost_nothing(lab: &Lab, manner: Manner) {
     let socket = |name: &str| lab.dir().join(name);
     let mut served = Vec::new();
@@ -87,7 +87,7 @@ fn cost_nothing(lab: &Lab, manner: Manner) {
         .otlp(&format!("http://127.0.0.1:{grpc}"))
         .line(&format!("[kubernetes]\nkubeconfig = {:?}\nnode = \"n\"", kubeconfig(lab, api)))
         .line(&calico(etcd3, "v3"));
-    // Without a runtime to ask, what stands idle would be a leak.
+    // Without a runtime to ask, idle reservations would count as leaked.
     let second = config()
         .cri(&cri)
         .otlp(&format!("http://127.0.0.1:{http}"))
@@ -103,7 +103,7 @@ fn cost_nothing(lab: &Lab, manner: Manner) {
         (first, &["cri", "docker", "api", "etcd-v3", "otlp-grpc"][..]),
         (second, &["cri", "kubelet", "etcd-v2", "otlp-http"][..]),
     ] {
-        // With a state of its own: the finding is news, for the collector too.
+        // With a state directory of its own, so that the finding is new and is sent to the collector.
         let daemon = Daemon::start_in(lab, &config, &lab.subdir(&format!("state-{}", asked[1])));
         let fires = |finding: &Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
         daemon.await_firing("ip-held-by-stuck-process", 15, fires);
@@ -131,7 +131,7 @@ fn cost_nothing(lab: &Lab, manner: Manner) {
     }
 }
 
-/// Each source that such a server is asked for is down, or says what is wrong.
+/// Each source that asks such a server must be down, or say what is wrong.
 fn says_what_is_wrong(daemon: &Daemon, asked: &[&str]) {
     let names = |server: &str| match server {
         "cri" => "runtime (",
@@ -141,7 +141,7 @@ fn says_what_is_wrong(daemon: &Daemon, asked: &[&str]) {
         server if server.starts_with("etcd") => "calico",
         _ => "otlp",
     };
-    // By HTTP the collector's 200 is its word that it took what it was sent, whatever it says besides.
+    // With HTTP, status 200 means that the collector accepted the data, whatever the body says.
     for server in asked.iter().filter(|server| **server != "otlp-http") {
         let all = daemon.list("sources", &["doctor"]);
         let is = |one: &&Value| one["name"].as_str().is_some_and(|n| n.starts_with(names(server)));

@@ -1,5 +1,5 @@
-//! `ipwatch fix`: what leaked is freed and nothing else, with host-local's own files, real mounts and devices; and what
-//! changes between the plan and the change is left alone.
+//! `ipwatch fix` frees what has leaked and nothing else, with real files of host-local, mounts and devices. An object that
+//! changes between the plan and its change is skipped.
 
 use std::fs;
 use std::io::Read as _;
@@ -33,13 +33,13 @@ struct Leaky {
     finding: Value,
     /// IPs of the leaks.
     leaked: Vec<String>,
-    /// The IP of the container that lives, and its netns.
+    /// The IP of the living container, and its netns.
     living: (String, Netns),
     _node: Netns,
 }
 
 impl Leaky {
-    /// With so many leaks: containers that the node's last crash ended, and for which DEL was never called.
+    /// With this many leaks: containers that ended in the node's last crash, and for which DEL was never called.
     fn new(lab: &Lab, leaks: usize) -> Self {
         let node = Netns::new(lab, "node");
         let subnet = format!("{}/26", lab.ip(0));
@@ -52,7 +52,7 @@ impl Leaky {
             let pod = Netns::new(lab, &format!("pod{n}"));
             let ip = network.add(&Container::new(lab, n), &pod).unwrap();
             pod.unmount();
-            // Of before the boot, which ended every container.
+            // Written before the boot, which ended every container.
             let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
             let file = network.reservations().join(&ip);
             fs::File::options().append(true).open(file).unwrap().set_modified(long_ago).unwrap();
@@ -84,7 +84,7 @@ fn records(lab: &Lab) -> PathBuf {
     lab.dir().join("records")
 }
 
-/// `fix` with its records in the lab. No terminal is there to ask.
+/// Runs `fix` with its records in the lab, and without a terminal.
 fn fix(lab: &Lab, daemon: &Daemon, args: &[&str]) -> Output {
     command(lab, daemon, args).output().unwrap()
 }
@@ -97,7 +97,7 @@ fn command(lab: &Lab, daemon: &Daemon, args: &[&str]) -> Command {
     command
 }
 
-/// The items, and how it ended.
+/// The items, and the exit code.
 fn items(out: &Output) -> (Vec<Value>, Option<i32>) {
     let document: Value =
         serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
@@ -105,7 +105,7 @@ fn items(out: &Output) -> (Vec<Value>, Option<i32>) {
     (items.clone(), out.status.code())
 }
 
-/// How the item about an IP stands, and why.
+/// The state of the item about an IP, and the reason.
 fn state<'a>(items: &'a [Value], ip: &str) -> (&'a str, &'a str) {
     let item = items.iter().find(|item| item["ip"] == ip || item["about"] == ip);
     let item = item.unwrap_or_else(|| panic!("{ip}: {items:#?}"));
@@ -156,7 +156,7 @@ fn the_leaks_of_a_network_are_freed_and_come_back_unless_they_were_given_out(lab
     let (state, why) = state(&undone, one);
     assert!(state == "skipped" && why.contains("given out again"), "{undone:#?}");
     assert!(fs::read_to_string(leaky.file(one)).unwrap().starts_with(&successor.id));
-    // What is back is not brought back twice.
+    // What was restored is not restored again.
     let (rest, _) = items(&fix(lab, &leaky.daemon, &args));
     assert_eq!(rest.len(), 1, "{rest:#?}");
 }
@@ -167,7 +167,7 @@ fn prior(ip: &str) -> String {
     std::net::Ipv4Addr::from(u32::from(ip) - 1).to_string()
 }
 
-/// The record says who had it done, and nobody else may read it.
+/// The record says who ran the command, and only its owner may read it.
 fn told_who(lab: &Lab, id: &str) {
     let base = records(lab);
     let runs: Vec<PathBuf> =
@@ -199,13 +199,13 @@ fn a_successor_between_plan_and_change_keeps_its_ip(lab: &Lab) {
     let leaky = Leaky::new(lab, 3);
     let [rewritten, up, leak] = leaky.leaked.as_slice() else { panic!("three") };
     let lock = leaky.network.reservations().join("lock");
-    // As a plugin at work: `fix` plans, and waits before the first change.
+    // The test takes the lock as the plugin does: `fix` makes its plan, and waits before the first change.
     let held = fs::File::open(&lock).unwrap();
     held.lock().unwrap();
     let mut fixing = command(lab, &leaky.daemon, &[leaky.id(), "--yes", "-o", "json"]);
     let mut fixing = fixing.stdout(Stdio::piped()).spawn().unwrap();
     await_open(&fixing, &lock);
-    // The one IP is another container's by now; the other one is up, and nothing has reserved it anew.
+    // One IP belongs to another container now; the other one is up, and is not reserved again.
     let successor = format!("{}\r\neth0", Container::new(lab, 60).id);
     fs::write(leaky.file(rewritten), &successor).unwrap();
     let stranger = Netns::new(lab, "stranger");
@@ -249,14 +249,14 @@ fn a_netns_and_a_pair_that_nobody_uses_go(lab: &Lab) {
     let id = finding["id"].as_str().unwrap();
     let shown = fix(lab, &daemon, &[id]);
     assert!(shown.status.success() && is_mounted(netns.path()), "{shown:?}");
-    // Somebody has it open: this process.
+    // This process has it open.
     let open = fs::File::open(netns.path()).unwrap();
     let (held, _) = items(&fix(lab, &daemon, &[id, "--yes", "-o", "json"]));
     assert_ne!(held[0]["state"], "done", "{held:#?}");
     assert!(held[0]["why"].as_str().is_some_and(|why| why.contains("holds it")), "{held:#?}");
     assert!(is_mounted(netns.path()), "it was in use");
     drop(open);
-    // The daemon may have seen it, and looks again.
+    // The daemon may have seen this process, and then looks again.
     eventually("it is unmounted", SOON, || {
         let out = fix(lab, &daemon, &[id, "--yes", "-o", "json"]);
         let document: Value = serde_json::from_slice(&out.stdout).ok()?;

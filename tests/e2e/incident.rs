@@ -1,6 +1,7 @@
-//! Four incidents on one node at once, and every word that ipwatch says of them: the whole output of `scan`, `explain`
-//! and `query`, the journal's entry, the Event, the span and the metrics are compared with `tests/fixtures/incident`.
-//! The text there is what a person reads at 03:00, so it alone must tell the cause, the proof, what to do now and the fix.
+//! Four incidents on one node at once, and everything that ipwatch reports about them: the whole output of `scan`,
+//! `explain` and `query`, the journal's entry, the Event, the span and the metrics are compared with
+//! `tests/fixtures/incident`. That text is what a person reads at 03:00, so it must name the cause, the proof, what to do now
+//! and the fix.
 //!
 //! The node is real: kubelet, containerd, bridge and host-local. Of the 19 IPs of its range 17 were reserved before the
 //! boot and never freed; the last two are those of two pods. `db-0` is deleted while it hangs in a FUSE read; somebody
@@ -32,7 +33,7 @@ use crate::lead::{SOON, config_for};
 use crate::remedies::Fusectl;
 
 support::tests! {
-    // Alone: of several connections that hang none is blamed, and the metrics count what is wrong anywhere.
+    // Runs alone: if several FUSE connections hang, none is named as the cause, and the metrics count every finding.
     what_a_person_on_call_reads
         needs [Containerd, Runc, Fuse, Kubelet, SharedApiServer, Rotel] @ Alone,
 }
@@ -40,9 +41,9 @@ support::tests! {
 /// What the daemon needs to write Events.
 const RIGHTS: &str = include_str!("../../deploy/kubernetes/api/events.yaml");
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/incident");
-/// What kubelet says of a pod that gets no IP.
+/// What kubelet logs about a pod that gets no IP.
 const NO_SANDBOX: &str = "FailedCreatePodSandBox";
-/// Reserved and never freed.
+/// How many IPs are reserved and never freed.
 const LEAKED: u8 = 17;
 /// The first IP of the range.
 const FIRST: u8 = 10;
@@ -51,7 +52,7 @@ const LAST: u8 = FIRST + LEAKED + 1;
 
 /// One incident.
 struct Case {
-    /// Name of its file, and of the finding's id in there.
+    /// The name of its file, and the placeholder of the finding's id there.
     name: &'static str,
     code: &'static str,
     /// The IP or the network that it is about.
@@ -71,12 +72,12 @@ fn what_a_person_on_call_reads(lab: &Lab) {
     let node = Node::shared(lab, &range, &[]);
     node.control.grant(RIGHTS);
     reserve_and_forget(&node);
-    // After kubelet, which otherwise has a copy of this mount.
+    // Mounted after kubelet has started, which would otherwise have a copy of this mount.
     let (mut hung, _fusectl) = (Hung::mount(lab), Fusectl::new());
     let db = node.run("db-0", hung.dir(), &READ);
     hung.await_read();
     let web = node.run_idle("web-0");
-    // The range is full from then on, so that its findings fire with these words.
+    // From then on the range is full, so its findings fire with the final text.
     let told = Told::new(lab, &node);
     for pod in [&db, &web] {
         told.daemon.await_ip(&pod.ip, pod.netns);
@@ -109,7 +110,7 @@ fn what_a_person_on_call_reads(lab: &Lab) {
         text += &told.elsewhere(case);
         compare(lab, case.name, &plain.of(&text));
     }
-    // What is wrong elsewhere on this machine is listed too, until what was there before has gone.
+    // Findings about other things on this machine are listed too, until what other tests left has gone.
     let scan = eventually("nothing else is wrong", 30, || {
         let text = plain.of(&told.by_commands(&["scan"], lab));
         let is_row = |line: &&str| ["CRIT ", "WARN ", "INFO "].iter().any(|s| line.starts_with(s));
@@ -141,7 +142,7 @@ impl Stranger {
         node.netns().veth_to("vm7", &netns, "eth0");
         node.netns().ip(&format!("link set vm7 master {}b", lab.tag()));
         let process = Helper::new(Role::Park).comm("qemu").inside(&netns).start();
-        // Which came second is known of an IP that is seen to come.
+        // Which of two IPs came second is known only if the daemon saw it appear.
         until("the netns is known", 10, || {
             let known = daemon.list("addresses", &["query", "netns", &netns.inode.to_string()]);
             known.iter().any(|one| one["holders"].to_string().contains("qemu"))
@@ -151,7 +152,7 @@ impl Stranger {
     }
 }
 
-/// The plugin reserves IPs for containers of before the boot, for which nobody calls DEL.
+/// The plugin reserves IPs for containers from before the boot, for which DEL is never called.
 fn reserve_and_forget(node: &Node<'_>) {
     let conf = node.containerd.conf_dirs()[0].join("10-test.conflist");
     let conf: Value = serde_json::from_slice(&fs::read(conf).expect("a conflist")).expect("JSON");
@@ -187,7 +188,7 @@ fn uptime() -> Duration {
     Duration::from_secs_f64(seconds.expect("seconds"))
 }
 
-/// The daemon, and everywhere that it tells.
+/// The daemon, and all the places to which it reports.
 struct Told {
     network: String,
     daemon: Daemon,
@@ -220,7 +221,7 @@ impl Told {
         Self { network, daemon, metrics, journal, collector, of_pods, of_nodes }
     }
 
-    /// Waits until the finding fires with all that belongs to it.
+    /// Waits until the finding fires with all its content.
     fn case(&self, name: &'static str, code: &'static str, about: &str) -> Case {
         let is_all = |finding: &Value| {
             let subject = &finding["subject"];
@@ -241,7 +242,7 @@ impl Told {
         Case { name, code, about: about.to_owned(), finding }
     }
 
-    /// A command as it is typed, and the whole answer.
+    /// Runs a command. Returns the command line and the whole output.
     fn by_commands(&self, args: &[&str], lab: &Lab) -> String {
         let mut command = Command::new(support::daemon::binary());
         if args[0] == "scan" {
@@ -259,8 +260,8 @@ impl Told {
         format!("$ ipwatch {words}\n{}{}\n", text(&out.stdout), text(&out.stderr))
     }
 
-    /// What the journal, Kubernetes and the collector have last been told of a finding that fires: it may have fired with
-    /// other words before, as a range of which two IPs were left then.
+    /// The last report of a firing finding to the journal, Kubernetes and the collector. An earlier one may differ, such as
+    /// that of a range which then had two free IPs.
     fn elsewhere(&self, case: &Case) -> String {
         let (id, impact) = (id(&case.finding), case.impact());
         let wanted = [("IPWATCH_ID", id), ("IPWATCH_STATUS", "firing"), ("IPWATCH_IMPACT", impact)];
@@ -271,20 +272,20 @@ impl Told {
         });
         let entry: String = entry.collect();
         let event = self.event(case);
-        // The collector prints quotation marks in its own way.
+        // The collector prints quotation marks in a different form.
         let words = impact.split('"').max_by_key(|part| part.len()).unwrap_or_default();
         let parts = [&format!("ipwatch.finding.id: Str({id})"), words, "Str(firing)"];
         let span = self.collector.await_span("ipwatch.finding.", &parts);
-        // The first line is its number, and after the last one of a request comes what they have in common.
+        // The first line is the number of the span; after the last span of a request come the common attributes.
         let span = span.text().split("ResourceSpans #").next().unwrap_or_default();
         let span = span.split_once('\n').map_or("", |(_, span)| span);
         format!("# The journal\n{entry}\n# The Event\n{event}\n# The span\n{span}\n")
     }
 
-    /// The Event, without what the API server adds, and how often it was told.
+    /// The Event, without the fields that the API server adds, and without its count.
     fn event(&self, case: &Case) -> String {
         let explain = format!("ipwatch explain {}", id(&case.finding));
-        // Of a long one an Event has the beginning.
+        // An Event has only the beginning of a long text.
         let impact = &case.impact()[..case.impact().floor_char_boundary(100)];
         let is_it = |event: &Value| {
             let said = event["message"].as_str().unwrap_or_default();
@@ -313,7 +314,7 @@ impl Told {
         page.lines().filter(ours).map(|line| format!("{line}\n")).collect()
     }
 
-    /// What is to be written instead of what is different each time.
+    /// The placeholders for values that differ in each run.
     fn plain(
         &self,
         lab: &Lab,

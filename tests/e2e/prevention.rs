@@ -1,5 +1,5 @@
-//! What does not happen at all where `ipwatch-ipam` stands before host-local: an IP that is still up is given to no pod,
-//! and its DEL waits. With a real containerd, bridge and host-local.
+//! With `ipwatch-ipam` around host-local, an IP that is still up is not given to a pod, and its DEL is put off. Uses a real
+//! containerd, bridge and host-local.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,12 +27,12 @@ const DUPLICATE: &str = "ip-duplicate";
 const IMMINENT: &str = "ip-conflict-imminent";
 const PARKED: &str = "ipwatch-parked-";
 
-/// A containerd whose network has room for many; with or without the plugin.
+/// A containerd with a large network, with or without the plugin.
 fn containerd(lab: &Lab, prevention: bool) -> Containerd<'_> {
     Containerd::start_as(lab, &Setup { prevention, ..Setup::default() })
 }
 
-/// A pod hangs, and its shim has given up on it; then somebody removes its reservation, as cleaners of leaks do.
+/// A pod hangs, and its shim has ended; then its reservation is removed, as cleanup jobs do.
 fn freed(containerd: &Containerd<'_>, daemon: &Daemon, hung: &mut Hung) -> Pod {
     let pod = containerd.run("db-0", hung.dir(), &READ);
     hung.await_read();
@@ -44,7 +44,7 @@ fn freed(containerd: &Containerd<'_>, daemon: &Daemon, hung: &mut Hung) -> Pod {
     pod
 }
 
-/// The next five pods. Each has what is reserved for it under its own id.
+/// Starts five pods. Each must have an IP that is reserved under its own id.
 fn next_five(containerd: &Containerd<'_>) -> Vec<PodSandbox> {
     let all: Vec<_> = (0..5).map(|n| containerd.pod(&format!("web-{n}")).sandbox()).collect();
     for pod in &all {
@@ -64,7 +64,7 @@ fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
     let parked = containerd.reserved_for(&pod.ip).expect("it is kept");
     assert!(parked.starts_with(PARKED), "{parked}");
     assert_eq!(counted(&containerd, "parked"), 1);
-    // It is known for what it is, and nobody is told that the IP was handed out.
+    // ipwatch recognises the parked reservation, and reports no IP that was given out while it is held.
     let listed = daemon.list("reservations", &["query", "ipam"]);
     let entry = listed.iter().find(|entry| entry["ip"] == *pod.ip).expect("it is listed");
     assert_eq!(entry["agree"], "parked", "{entry:#?}");
@@ -75,7 +75,7 @@ fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
             && [DUPLICATE, IMMINENT].iter().any(|code| finding["code"] == *code)
     };
     assert_eq!(daemon.findings().iter().filter(wrong).count(), 0, "{:#?}", daemon.findings());
-    // If nobody has it any more, the next call releases it once its own work is done, and the one after may be given it.
+    // Once the IP is no longer held, the next call releases it after its own work, and a later pod may be given it.
     hung.release();
     daemon.await_no_ip(&pod.ip, pod.netns);
     let next = containerd.pod("web-5").sandbox();
@@ -93,7 +93,7 @@ fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
     );
 }
 
-/// The same without it, so that the test above can fail.
+/// The same without the plugin, which shows that the test above can fail.
 fn without_the_plugin_the_next_pod_is_given_it(lab: &Lab) {
     let mut hung = Hung::mount(lab);
     let containerd = containerd(lab, false);
@@ -115,7 +115,7 @@ fn a_del_waits_for_what_is_stuck(lab: &Lab) {
     await_known(&daemon, &pod);
     orphan(&containerd, &pod);
     daemon.await_firing(STUCK, SOON, is_about(&pod.ip));
-    // Its runtime has lost the netns, so that its DEL would free the IP and nothing else.
+    // The runtime has lost the netns, so its DEL would only free the IP.
     for _ in 0..2 {
         assert!(!containerd.begin_stop(&pod).wait().unwrap().success(), "it is put off");
         assert_eq!(containerd.reserved_for(&pod.ip).as_deref(), Some(&*pod.sandbox));
@@ -128,7 +128,7 @@ fn a_del_waits_for_what_is_stuck(lab: &Lab) {
     case("DEL of a pod that hangs, with ipwatch-ipam", "none: DEL waits", "pod", "yes");
 }
 
-/// Whoever owns a netns, and a pod that may configure addresses, have every IP that is handed out next.
+/// A user's netns and a pod with `NET_ADMIN` have every IP that is assigned next. This must have no effect.
 fn strangers_delay_and_park_nothing(lab: &Lab) {
     let containerd = containerd(lab, true);
     let daemon = watching(lab, &containerd);
@@ -159,7 +159,7 @@ fn strangers_delay_and_park_nothing(lab: &Lab) {
     assert_eq!(reservations(&containerd), [] as [String; 0]);
 }
 
-/// Pods come and go as if it were not there.
+/// Without a daemon, pods start and stop as they would without the plugin.
 fn it_is_not_there_without_a_daemon(lab: &Lab) {
     let containerd = containerd(lab, true);
     for n in 0..3 {
@@ -171,14 +171,14 @@ fn it_is_not_there_without_a_daemon(lab: &Lab) {
     assert!(counted(&containerd, "unanswered-no-daemon") >= 6);
 }
 
-/// What is reserved, by the names of the files.
+/// The reserved IPs: the names of the files in the store.
 fn reservations(containerd: &Containerd<'_>) -> Vec<String> {
     let files = fs::read_dir(containerd.reservations()).into_iter().flatten().flatten();
     let names = files.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| name.parse::<Ipv4Addr>().is_ok()).collect()
 }
 
-/// What the plugin has counted.
+/// The value of one of the plugin's counters.
 fn counted(containerd: &Containerd<'_>, what: &str) -> u64 {
     let text = fs::read_to_string(containerd.parked().join("counters")).unwrap_or_default();
     let all: Value = serde_json::from_str(&text).unwrap_or_default();

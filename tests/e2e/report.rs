@@ -1,5 +1,4 @@
-//! `ipwatch report`: one file that tells a stuck pod's case, to people, to a browser and to a program, with and without
-//! names.
+//! `ipwatch report` about a stuck pod, as Markdown, HTML and JSON, with and without names.
 
 #[path = "../../ipwatch/src/cli/report/tests/markup.rs"]
 mod markup;
@@ -25,12 +24,12 @@ struct Case {
     daemon: Daemon,
     finding: Value,
     pod: Pod,
-    // Lets go of what hangs, after all else.
+    // Dropped last: this ends the hang.
     _hung: Hung,
 }
 
 impl Case {
-    /// A pod of this name: others have theirs on the same node.
+    /// With a pod of this name: other tests have pods on the same node.
     fn make(lab: &Lab, name: &str) -> Self {
         let mut hung = Hung::mount(lab);
         let config = Config::default().grace(2).cache_dir(Path::new(CNI_CACHE));
@@ -104,7 +103,7 @@ fn one_file_tells_a_stuck_pods_case(lab: &Lab) {
     assert_eq!(unknown.status.code(), Some(3), "{}", String::from_utf8_lossy(&unknown.stderr));
 }
 
-/// Well-formed, with a picture, and nothing in it that is run or fetched.
+/// The page must be well-formed, have a picture, and contain nothing that is executed or loaded.
 fn is_a_whole_page(page: &str) {
     let tags = markup::tags(page).unwrap_or_else(|why| panic!("{why}\n{page}"));
     for wanted in ["svg", "table", "pre", "style"] {
@@ -142,7 +141,7 @@ fn no_name_is_left(case: &Case, ip: &str, dir: &Path) {
     for text in
         [page, case.said(&[case.id(), "--redact", "--md"]), case.said(&[ip, "--redact", "--json"])]
     {
-        // What is ours tells nothing, and may have such letters in it.
+        // ipwatch's own texts contain no names, but may contain the same letters.
         let told = text.split("</style>").last().unwrap_or_default();
         for name in &names {
             assert!(!tells(told, name), "{name} in {told}");
@@ -151,7 +150,7 @@ fn no_name_is_left(case: &Case, ip: &str, dir: &Path) {
     }
 }
 
-/// Whether a name stands in a text, as a word of its own.
+/// Whether a text contains a name as a whole word.
 fn tells(text: &str, name: &str) -> bool {
     text.match_indices(name).any(|(at, _)| {
         let inside = |c: Option<char>| c.is_some_and(char::is_alphanumeric);

@@ -1,5 +1,5 @@
-//! The report as one page: HTML that is XML as well, with its style and its picture in it, without a script, and with
-//! nothing that is fetched. Pure.
+//! The report as one page: HTML that is also valid XML, which contains its style and its picture. It has no script and loads
+//! nothing. Pure.
 
 use std::borrow::Cow;
 
@@ -13,10 +13,10 @@ use crate::finding::{Severity, Status};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Whoever opens it loads and runs nothing, also if something of a stranger's became markup.
+/// The content security policy: even if text from a container became markup, the page loads and runs nothing.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Text of others as text: nothing of it is markup, and nothing of it steers what shows it.
+/// Escapes text that others chose: it contains no markup and no control characters.
 pub(super) fn escaped(text: &str) -> String {
     let text = escape(text);
     let mut out = String::with_capacity(text.len() + 16);
@@ -27,7 +27,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Neither XML nor HTML has them.
+            // Neither XML nor HTML allows them.
             c if u32::from(c) & 0xfffe == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c) => {
                 out.push_str(&format!("\\u{{{:x}}}", u32::from(c)));
             }
@@ -91,7 +91,7 @@ fn badges(story: &Story) -> String {
     )
 }
 
-/// What is wrong, in large.
+/// The title, in large letters.
 fn verdict(report: &Report) -> String {
     let story = report.stories.first();
     let mut out = format!("<header class=\"verdict {}\">\n", tone(story));
@@ -148,7 +148,7 @@ fn step(step: &Advice) -> String {
     )
 }
 
-/// What the legend says of each kind.
+/// The legend's text for each kind.
 const LEGEND: [(ItemKind, &str); 12] = [
     (ItemKind::Tenure, "IP up"),
     (ItemKind::Reservation, "IP reserved"),
@@ -260,7 +260,7 @@ fn proof(story: &Story) -> String {
     table(&["Time (UTC)", "Source", "What it showed"], cells)
 }
 
-/// The cause, and what came of it.
+/// The causes and consequences of the first finding.
 fn related(report: &Report) -> String {
     let Some(rest) = report.stories.get(1..).filter(|rest| !rest.is_empty()) else {
         return String::new();

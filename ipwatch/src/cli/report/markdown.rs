@@ -6,7 +6,7 @@ use crate::cli::text;
 use crate::contract::report::{Advice, Report, Story, When};
 use crate::escape::escape;
 
-/// Text of others as text: nothing of it is markup, a link, a mention or HTML.
+/// Escapes text that others chose: it contains no markup, link, mention or HTML.
 fn escaped(text: &str) -> String {
     let text = escape(text);
     let mut out = String::with_capacity(text.len() + 8);
@@ -22,7 +22,7 @@ fn escaped(text: &str) -> String {
         out.push(c);
         before = c;
     }
-    // The other form that becomes a link by itself.
+    // `www.` becomes a link as well.
     out.replace("www.", "www\\.")
 }
 

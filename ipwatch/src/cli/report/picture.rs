@@ -1,7 +1,7 @@
 //! The timeline as a picture: SVG within the page, without a script. Pure.
 //!
-//! What matters lasts from milliseconds (a signal, a plugin) to weeks (a tenure), so that no scale shows all of it. Gaps
-//! between events are drawn as wide as the logarithm of their length, and the axis says how long each was.
+//! Items last from milliseconds (a signal, a plugin) to weeks (a tenure), so no linear scale shows all of them. The width of a
+//! gap between events is the logarithm of its length, and the axis says how long each gap was.
 
 use jiff::Timestamp;
 use unicode_width::UnicodeWidthStr as _;
@@ -11,25 +11,25 @@ use super::html::escaped;
 use crate::cli::text;
 use crate::contract::report::{Item, ItemKind, Lane, Report};
 
-/// Pixels of the picture, of which the page shows as many as it has room for.
+/// Width of the picture in pixels. A narrower page shows it smaller.
 const WIDTH: f64 = 1000.0;
-/// Where the lanes begin, and end.
+/// Where the lanes begin and end, in pixels.
 const LEFT: f64 = 224.0;
 const RIGHT: f64 = 984.0;
 const AXIS: f64 = 44.0;
 const ROW: f64 = 22.0;
 const BAR: f64 = 15.0;
 const PAD: f64 = 7.0;
-/// A character of the picture's labels, and of its lanes' names.
+/// Width of a character of a label, and of a lane's name.
 const LETTER: f64 = 5.9;
-/// Between what stands in one row.
+/// Space between items in one row.
 const GAP: f64 = 8.0;
-/// The narrowest gap between two events.
+/// Minimum width of a gap between two events.
 const NARROWEST: f64 = 4.0;
-/// Characters of a label.
+/// Maximum length of a label, in characters.
 const LONGEST: usize = 72;
 
-/// The picture, or nothing where nothing has a date.
+/// The picture; empty if nothing has a date.
 pub(super) fn svg(report: &Report) -> String {
     let lanes = &report.timeline.lanes;
     let Some(scale) = Scale::of(lanes, &report.taken_at) else { return String::new() };
@@ -80,7 +80,7 @@ impl Scale {
         let room = RIGHT - LEFT;
         #[allow(clippy::cast_precision_loss, reason = "a place in a picture")]
         let count = weights.len() as f64;
-        // Half of the room at most goes to the least that each gap has.
+        // The minimum widths of all gaps take at most half of the width.
         let least = NARROWEST.min(room / 2.0 / count.max(1.0));
         let rest = room - least * count;
         let mut place = LEFT;
@@ -97,7 +97,7 @@ impl Scale {
         self.places.get(at).copied()
     }
 
-    /// The axis: some times, and how long it was between them.
+    /// The axis: some times, and the durations between them.
     fn axis(&self, height: f64, now: &str) -> String {
         const LABEL: f64 = 58.0;
         let last = self.times.len() - 1;
@@ -165,7 +165,7 @@ struct Placed<'a> {
 }
 
 impl Placed<'_> {
-    /// From where to where it takes room in its row.
+    /// The horizontal space that it takes in its row.
     fn extent(&self) -> (f64, f64) {
         let width = self.width();
         match self.label {
@@ -195,7 +195,7 @@ fn place<'a>(item: &'a Item, scale: &Scale, now: &str) -> Option<Placed<'a>> {
     };
     let to = to.max(from + 4.0);
     let text = match item.kind {
-        // Said by its form: a dot each would be a sentence each.
+        // Its shape shows the kind; a text for each dot would be too much.
         ItemKind::Seen => cut(&item.text, 44),
         ItemKind::FailedRun => format!("{}, {}", item.text, item.ended),
         _ => cut(&item.text, LONGEST),
@@ -220,7 +220,7 @@ fn cut(text: &str, length: usize) -> String {
     }
 }
 
-/// Draws a lane, its ground behind the lines of the times, and says how high it is.
+/// Draws a lane, with its background behind the lines of the times. Returns its height.
 fn draw_lane(
     lane: &Lane,
     y: f64,
@@ -231,7 +231,7 @@ fn draw_lane(
 ) -> f64 {
     let placed: Vec<Placed<'_>> =
         lane.items.iter().filter_map(|item| place(item, scale, now)).collect();
-    // Each into the first row where it meets nothing.
+    // Each item goes into the first row in which it overlaps no other.
     let mut rows: Vec<Vec<(f64, f64)>> = Vec::new();
     let mut drawn = String::new();
     for one in &placed {

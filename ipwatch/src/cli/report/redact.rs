@@ -1,10 +1,10 @@
-//! `--redact`: stand-ins for names and IPs, the same one for the same name throughout, also within sentences and commands.
+//! `--redact`: replaces names and IPs by stand-ins, the same name by the same stand-in, also in sentences and commands.
 //! Pure.
 //!
-//! A name is recognised by the field that it stands in, by quotes around it, or by its form: IPs, MACs, UUIDs, long
-//! hexadecimal ids, the parts of paths. In doubt a word is replaced. Not recognised is a plain word that stands only within
-//! a sentence: a pod in the evidence of another one's finding, the host in a source's URL, an acknowledgement's note.
-//! Numbers of processes, netns and devices, times and the runtimes' words for states stay.
+//! A name is recognised by its field, by quotes around it, or by its form: IPs, MACs, UUIDs, long hexadecimal ids, the parts
+//! of paths. In doubt a word is replaced. A plain word that occurs only within a sentence is not recognised: a pod in the
+//! evidence of another pod's finding, the host in a source's URL, the note of an acknowledgement. Numbers of processes,
+//! netns and devices, times, and the runtimes' words for states are not replaced.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::contract::{Container, Holder, Netns, Pod, Prefix};
 use crate::escape::escape;
 use crate::remedy::said;
 
-/// Fields of a report that hold none but our own words, numbers and dates.
+/// Fields of a report that contain only ipwatch's own words, numbers and dates.
 const OWN: [&str; 14] = [
     "schema",
     "code",
@@ -35,9 +35,9 @@ const OWN: [&str; 14] = [
     "blind",
     "version",
 ];
-/// The longest IP, in characters: one of IPv6 that ends in one of IPv4.
+/// The longest IP, in characters: an IPv6 address that ends in an IPv4 address.
 const LONGEST_IP: usize = 45;
-/// Quoted, and ours.
+/// Texts of ipwatch itself that appear in quotes.
 const OWN_WORDS: [&str; 1] = ["address already in use"];
 /// Parts of paths that every node has.
 const COMMON: [&str; 43] = [
@@ -86,7 +86,7 @@ const COMMON: [&str; 43] = [
     "waiting",
 ];
 
-/// The report without names.
+/// The report with stand-ins for names.
 pub(super) fn redact(report: &Report, case: &Case) -> Result<Report, serde_json::Error> {
     let mut names = Names::default();
     collect(case, &mut names);
@@ -104,7 +104,7 @@ pub(super) fn redact(report: &Report, case: &Case) -> Result<Report, serde_json:
     Ok(report)
 }
 
-/// Every text that may hold a name, with the field that it stands in.
+/// Every text that may contain a name, with its field.
 fn texts(value: &mut Value, each: &mut impl FnMut(&str, &mut String)) {
     within("", value, each);
 }
@@ -124,7 +124,7 @@ fn within(field: &str, value: &mut Value, each: &mut impl FnMut(&str, &mut Strin
     }
 }
 
-/// The names in the fields of what the daemon told.
+/// Adds the names from the fields of the daemon's answers.
 fn collect(case: &Case, names: &mut Names) {
     names.add("node", &case.node);
     let findings = || case.findings.iter().chain(&case.around);
@@ -168,7 +168,7 @@ fn collect(case: &Case, names: &mut Names) {
 }
 
 fn pod(pod: &Pod, names: &mut Names) {
-    // A container's name is often that of its pod: the pod's is the first that is learnt.
+    // A container often has the name of its pod, which is added first.
     names.add_if("pod", pod.name.as_deref());
     names.add_if("namespace", pod.namespace.as_deref());
     names.add_id_if("uid", pod.uid.as_deref());
@@ -190,8 +190,8 @@ fn holder(holder: &Holder, names: &mut Names) {
     names.add_if("mount", holder.mount_path.as_deref().filter(|path| !path.starts_with('/')));
 }
 
-/// The names in a sentence that no field has: what stands in quotes, behind a pid, or in a path. Quotes within a command
-/// are those of a shell, or of the JSON that it looks for.
+/// Adds the names in a sentence that are in no field: texts in quotes, names after a pid, and parts of paths. Quotes within
+/// a command belong to the shell, or to the JSON that it searches for.
 fn learn(field: &str, text: &str, names: &mut Names) {
     if field != "command" {
         learn_quoted(text, names);
@@ -214,7 +214,7 @@ fn learn_quoted(text: &str, names: &mut Names) {
     let pieces: Vec<&str> = text.split('"').collect();
     // Between an opening quote and its closing one.
     for value in pieces.iter().skip(1).step_by(2).take((pieces.len() - 1) / 2) {
-        // A path is replaced part by part, an IP as one.
+        // A path is replaced part by part, an IP as a whole.
         let is_own = OWN_WORDS.contains(value) || value.starts_with('/');
         if !is_own && value.parse::<IpAddr>().is_err() && !names.covers(value) {
             names.add_spelt("name", value);
@@ -222,7 +222,7 @@ fn learn_quoted(text: &str, names: &mut Names) {
     }
 }
 
-/// Whether a part of a path may tell a name.
+/// Whether a part of a path may contain a name.
 fn is_telling(part: &str) -> bool {
     let is_number = part.bytes().all(|byte| byte.is_ascii_digit());
     let is_common = COMMON.contains(&part) || part.starts_with("kubepods");
@@ -247,12 +247,12 @@ fn replaced(text: &str, names: &Names, forms: &mut Forms) -> String {
     out
 }
 
-/// What only its form tells.
+/// What is recognised by its form only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Form {
     Ip(IpAddr),
     Mac(String),
-    /// The beginning of an id: runtimes tell them whole and short.
+    /// The beginning of an id: runtimes print ids in full and shortened.
     Id(String),
 }
 
@@ -271,7 +271,7 @@ fn address_at(text: &str, before: Option<char>) -> Option<(usize, Form)> {
         return None;
     }
     let mut end = text.bytes().take(LONGEST_IP).take_while(is_part).count();
-    // A sentence may end behind it, and a port may follow.
+    // The end of a sentence or a port may follow.
     while end > 0 {
         let word = &text[..end];
         if let Ok(ip) = word.parse::<IpAddr>() {
@@ -291,8 +291,8 @@ fn is_mac(word: &str) -> bool {
     word.split(':').count() == 6 && word.split(':').all(hex)
 }
 
-/// The length of the id that a text begins with: a UUID, or a hexadecimal one of 12 or of 32 digits and more, as no mask
-/// and no number of a kernel has.
+/// The length of the id that a text begins with: a UUID, or 12 or at least 32 hexadecimal digits. Masks and numbers of the
+/// kernel have other lengths.
 fn id_at(text: &str, before: Option<char>) -> Option<usize> {
     if before.is_some_and(|c| c.is_ascii_hexdigit()) {
         return None;
@@ -316,8 +316,8 @@ fn id_at(text: &str, before: Option<char>) -> Option<usize> {
     is_uuid.then_some(at)
 }
 
-/// Stand-ins for what only its form tells. For addresses: those that documents use (RFC 5737, 3849), and of more those for
-/// benchmarks (RFC 2544).
+/// Stand-ins for what is recognised by its form only. Stand-ins for addresses are from the ranges for documentation (RFC
+/// 5737, 3849) and, if these are used up, for benchmarks (RFC 2544).
 #[derive(Debug, Default)]
 struct Forms {
     known: HashMap<Form, String>,

@@ -1,4 +1,4 @@
-//! What the page and the Markdown both say: rows of tables, and lines of them. Pure.
+//! The rows of tables and the lines that the page and the Markdown have in common. Pure.
 
 use jiff::Timestamp;
 
@@ -14,17 +14,17 @@ use crate::finding::{Severity, Status};
 /// One row of the timeline.
 pub(super) struct Row {
     order: (Option<Timestamp>, usize),
-    /// To the millisecond.
+    /// The time, to the millisecond.
     pub(super) at: String,
     /// The class of its mark.
     pub(super) class: &'static str,
-    /// Which lane.
+    /// The name of the lane.
     pub(super) lane: String,
     /// What began, happened or ended.
     pub(super) text: String,
 }
 
-/// The timeline as rows, the oldest first: what lasted has one for its beginning and one for its end.
+/// The timeline as rows, the oldest first. An item that lasted has a row for its beginning and one for its end.
 pub(super) fn rows(report: &Report) -> Vec<Row> {
     let mut rows = Vec::new();
     for lane in &report.timeline.lanes {
@@ -39,7 +39,7 @@ pub(super) fn rows(report: &Report) -> Vec<Row> {
     rows
 }
 
-/// What the timeline leaves out, in words.
+/// A text about what the timeline leaves out.
 pub(super) fn omitted(report: &Report) -> Option<String> {
     let timeline = &report.timeline;
     let parts = [(timeline.omitted, "older item"), (timeline.lanes_omitted, "unrelated lane")];
@@ -64,7 +64,7 @@ fn of_item(lane: &Lane, item: &Item, taken_at: &str) -> Vec<Row> {
     };
     let is_run = matches!(item.kind, ItemKind::Run | ItemKind::FailedRun);
     match (&item.to, item.lasts) {
-        // A run is short: one row says all of it.
+        // A run is short and has one row.
         (Some(to), _) if is_run => {
             vec![row(
                 &item.from,
@@ -79,7 +79,7 @@ fn of_item(lane: &Lane, item: &Item, taken_at: &str) -> Vec<Row> {
             };
             let after = lasted(&item.from, Some(to), taken_at);
             let mut rows = vec![row(&item.from, item.text.clone())];
-            // That a finding fires, and that it is resolved, are said by themselves.
+            // That a finding fires and that it is resolved are items of their own.
             if !matches!(item.kind, ItemKind::Pending | ItemKind::Firing) {
                 rows.push(row(to, format!("{how}, after {after}")));
             }
@@ -93,7 +93,7 @@ fn of_item(lane: &Lane, item: &Item, taken_at: &str) -> Vec<Row> {
     }
 }
 
-/// To the millisecond: that is what tells the order of a kill.
+/// A time to the millisecond, which shows the order of events of a kill.
 fn precise(date: &str) -> String {
     match date.parse::<Timestamp>() {
         Ok(stamp) => format!("{}.{:03}", stamp.strftime("%F %T"), stamp.subsec_millisecond()),
@@ -122,7 +122,7 @@ pub(super) fn keeper(keeper: &Keeper) -> [String; 4] {
     ]
 }
 
-/// How a related finding belongs to the others.
+/// Whether a related finding is the cause or a consequence.
 pub(super) fn relation(report: &Report, story: &Story) -> Option<String> {
     let causes = |other: &&Story| other.caused_by.as_deref() == Some(story.id.as_str());
     if report.stories.first().filter(causes).is_some() {
@@ -136,7 +136,7 @@ pub(super) fn relation(report: &Report, story: &Story) -> Option<String> {
     })
 }
 
-/// What probes and detectors miss, a line each.
+/// The probes and codes that are not fully covered, a line each.
 pub(super) fn not_seen(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if !report.blind.is_empty() {
@@ -146,7 +146,7 @@ pub(super) fn not_seen(report: &Report) -> Vec<String> {
             codes.join(", ")
         ));
     }
-    // One reason often stands behind many events.
+    // Many events often have the same reason.
     let mut groups: Vec<(&Probe, Vec<&str>)> = Vec::new();
     for probe in &report.probes {
         let same = |other: &Probe| {
@@ -169,7 +169,7 @@ pub(super) fn not_seen(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Who made it, where, of what.
+/// The line that says when, on which node and by which version the report was made.
 pub(super) fn made_by(report: &Report) -> String {
     let daemon = report.daemon.as_ref().map(|daemon| {
         format!(", daemon {} on Linux {} ({})", daemon.version, daemon.kernel, daemon.machine)

@@ -1,4 +1,4 @@
-//! What happened when: lanes of pods, holders and findings. Pure.
+//! The timeline of a report: lanes of pods, holders and findings. Pure.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use crate::contract::report::{Item, ItemKind, Lane, LaneKind, Timeline};
 use crate::contract::{Container, Holder, IpamEntry, Netns, PluginRun, Pod, Tenure};
 use crate::finding::{Ack, Evidence, Finding};
 
-/// Items of one lane that are told: the first, which says how it began, and the newest.
+/// Maximum number of items of a lane: the first one, which shows how it began, and the newest.
 const MOST_ITEMS: usize = 24;
-/// Lanes of one kind that are told.
+/// Maximum number of lanes of one kind.
 const MOST_LANES: usize = 10;
-/// Lanes of one kind that are told where all of them are what the report is about.
+/// Maximum number of lanes of one kind if the report is about all of them.
 const MOST_OWN_LANES: usize = 30;
-/// Characters of a container's id that runtimes print.
+/// Length of a shortened container id, as runtimes print it.
 const SHORT_ID: usize = 12;
 
-/// The timeline of a case, with these findings.
+/// Makes the timeline of a case with these findings.
 pub(super) fn timeline(case: &Case, told: &[&Finding]) -> Timeline {
     let mut lanes = Lanes { owners: owners(case, told), places: HashMap::new(), found: Vec::new() };
     for tenure in &case.history {
@@ -41,7 +41,7 @@ pub(super) fn timeline(case: &Case, told: &[&Finding]) -> Timeline {
     lanes.finish(&own)
 }
 
-/// An acknowledgement in words.
+/// A text for people about an acknowledgement.
 pub(super) fn acknowledged(ack: &Ack) -> String {
     let by = ack.uid.map(|uid| format!(" by uid {uid}")).unwrap_or_default();
     let until = ack.until.as_deref().map(super::build::date);
@@ -51,7 +51,7 @@ pub(super) fn acknowledged(ack: &Ack) -> String {
     format!("acknowledged{by}{until}{note}")
 }
 
-/// Whose a container is, as any part of the case says: stores and plugins name a container, people a pod.
+/// The pod of a container, from any part of the case. Stores and plugins name containers, but people know pods.
 fn owners(case: &Case, told: &[&Finding]) -> HashMap<String, String> {
     let mut owners = HashMap::new();
     let mut learn = |container: Option<&str>, pod: Option<&Pod>| {
@@ -83,17 +83,17 @@ fn owners(case: &Case, told: &[&Finding]) -> HashMap<String, String> {
     owners
 }
 
-/// Which lanes are those of a finding.
+/// The lanes that belong to a finding.
 struct Own {
     /// The names of its subjects' lanes.
     pods: Vec<String>,
-    /// Those of its holders.
+    /// The names of its holders' lanes.
     holders: Vec<String>,
     code: &'static str,
     subject: String,
 }
 
-/// How much a lane matters: the first are told whatever else there is.
+/// The precedence of a lane: lanes of the first rank are never left out for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// What the report is about, and its cause.

@@ -1,4 +1,4 @@
-//! What `fix` would change, each item with its proof, or what became of it.
+//! The table of `fix`: the planned items with their proof, or the results.
 
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
@@ -31,7 +31,7 @@ pub(super) fn table(fix: &Fix, view: View) -> String {
     out
 }
 
-/// What is to be done about it, or was.
+/// The word for what is to be done with an item, or was done.
 fn word(item: &FixItem, undo: bool) -> &'static str {
     let [todo, done] = match item.target {
         _ if undo => ["restore", "restored"],
@@ -50,7 +50,7 @@ fn word(item: &FixItem, undo: bool) -> &'static str {
     }
 }
 
-/// Whose it was, or which it is.
+/// What the object belonged to, or what identifies it.
 fn of(item: &FixItem) -> String {
     match &item.target {
         FixTarget::FreeReservation { network, container_id, .. } => {
