@@ -88,7 +88,7 @@ const TROUBLES: &[Trouble] = &[
     },
     Trouble {
         says: &[&["no route to host"], &["host is unreachable"], &["host unreachable"]],
-        means: "whoever has the IP, or the router to it, does not answer on its link",
+        means: "the machine that has the IP, or the router to it, does not answer on its link",
         codes: &[Code::NeighbourFailed, Code::GatewayNeighbourLost, Code::EndpointMissing],
     },
     Trouble {

@@ -68,7 +68,7 @@ pub fn standing(watch: Watch, rung: Option<Rung>, listens: bool) -> (SourceStatu
     let (status, detail) = match rung {
         Some(Rung::Socket) => (
             SourceStatus::Degraded,
-            "hears the links of the host's netns alone: see `ipwatch doctor`",
+            "observes only the links of the host's netns: see `ipwatch doctor`",
         ),
         Some(_) if listens => (SourceStatus::Active, "every netns, and the host's links"),
         Some(_) if watch == Watch::Always => {
@@ -79,7 +79,7 @@ pub fn standing(watch: Watch, rung: Option<Rung>, listens: bool) -> (SourceStatu
             SourceStatus::Disabled,
             "switched off by the configuration: neighbours.watch = \"off\"",
         ),
-        None => (SourceStatus::Down, "nothing hears ARP: see `ipwatch doctor`"),
+        None => (SourceStatus::Down, "ARP is not observed: see `ipwatch doctor`"),
     };
     (status, detail.to_owned())
 }

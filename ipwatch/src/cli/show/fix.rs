@@ -86,7 +86,7 @@ fn summary(fix: &Fix, ids: &text::ShortIds) -> String {
         out.push_str(&format!("{more} with the same cause: listed once these are freed\n"));
     }
     if fix.dry_run && number(FixState::Planned) > 0 {
-        out.push_str("Nothing was changed. To make these changes, add --yes; each item is checked again first.\n");
+        out.push_str("Nothing has been changed yet. --yes makes these changes without asking; each item is checked again first.\n");
     }
     if let (Some(record), Some(first)) = (&fix.record, fix.items.first()) {
         out.push_str(&format!("Record: {}\n", escape(record)));
@@ -128,7 +128,7 @@ delete   veth1a2b3c4d         pair with veth5e6f7a8b  p81c
          veth1a2b3c4d (index 41) and its peer veth5e6f7a8b (index 42) are both on the node
 3 to be done, 1 left out
 2 more leaks with the same cause: listed once these are freed
-Nothing was changed. To make these changes, add --yes; each item is checked again first.
+Nothing has been changed yet. --yes makes these changes without asking; each item is checked again first.
 "
         );
     }

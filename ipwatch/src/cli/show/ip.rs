@@ -126,7 +126,7 @@ fn reserved(entry: &IpamEntry, view: View) -> String {
     match entry.agree.as_deref() {
         Some("leaked") => out.push_str(", leaked"),
         Some("idle") => out.push_str(", nobody has it"),
-        Some("parked") => out.push_str(", parked for whoever has it"),
+        Some("parked") => out.push_str(", parked while it is held"),
         Some("held-by-another") => out.push_str(", another one has it"),
         _ => {}
     }

@@ -340,7 +340,7 @@ mod tests {
         let other = SourceState {
             name: "arp".into(),
             status: SourceStatus::Down,
-            detail: "nothing hears ARP".into(),
+            detail: "ARP is not observed".into(),
         };
         document.sources.push(other);
         assert_eq!(caveats(&told(&document)), 1, "no proof of it is a packet's");

@@ -135,7 +135,7 @@ impl Api {
         headers.extend(self.way.headers.iter().cloned());
         if let Some(token) = self.bearer().await? {
             let wrong =
-                |_| ApiError::Setting("the token is none: it has line breaks in it".to_owned());
+                |_| ApiError::Setting("the token is invalid: it contains line breaks".to_owned());
             let mut value = HeaderValue::try_from(token.bearer()).map_err(wrong)?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);

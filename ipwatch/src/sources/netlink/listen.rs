@@ -225,7 +225,7 @@ impl Channel {
         }
         if let Err(error) = socket.listen_all_nsid() {
             degraded = Some(format!(
-                "hears the host's netns alone: NETLINK_LISTEN_ALL_NSID (CAP_NET_BROADCAST): {error}"
+                "receives events of the host's netns only: NETLINK_LISTEN_ALL_NSID (CAP_NET_BROADCAST): {error}"
             ));
         }
         for &group in groups {

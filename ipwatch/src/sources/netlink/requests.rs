@@ -219,7 +219,7 @@ impl Requests {
         let nsid = netns.nsid.ok_or_else(|| AdoptError::Closed("no nsid".to_owned()))?;
         // Without strict checking the kernel would dump this thread's own netns.
         if !self.socket.strict().map_err(|error| AdoptError::Kernel("strict checking", error))? {
-            let old = "before 4.20 the kernel tells of no netns by its nsid";
+            let old = "before 4.20 the kernel does not report other netns by nsid";
             return Err(AdoptError::Closed(old.to_owned()));
         }
         let mut facts = Vec::new();

@@ -405,7 +405,7 @@ impl Watch {
         let who = format!("{}, {}", client.version(), self.candidate.path().display());
         let polled = stream.is_some_and(Stream::has_ended);
         let (status, detail) = if dropped > 0 {
-            let lost = format!("{dropped} entries of its list cannot be told of; {who}");
+            let lost = format!("{dropped} entries of its list could not be read; {who}");
             (SourceStatus::Degraded, lost)
         } else if polled {
             let every = self.parts.pace.poll.as_secs();
