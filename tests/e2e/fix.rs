@@ -120,7 +120,7 @@ fn the_leaks_of_a_network_are_freed_and_come_back_unless_they_were_given_out(lab
 
     let shown = fix(lab, &leaky.daemon, &[leaky.network.name()]);
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
-    assert!(shown.status.success() && text.contains("Nothing was changed."), "{shown:?}");
+    assert!(shown.status.success() && text.contains("Nothing has been changed yet."), "{shown:?}");
     assert!(text.contains(one.as_str()) && text.contains(two.as_str()), "{text}");
     assert!(
         !text.contains(&format!(" {} ", leaky.living.0)),

@@ -161,6 +161,6 @@ Nothing has been changed yet. --yes makes these changes without asking; each ite
             text.contains("Record: /var/lib/ipwatch/fix/2026\nUndo: ipwatch fix wv4a --undo "),
             "{text}"
         );
-        assert!(!text.contains("Nothing was changed"), "{text}");
+        assert!(!text.contains("Nothing has been changed"), "{text}");
     }
 }
