@@ -184,7 +184,7 @@ fn a_configuration_broken_at_reload_changes_nothing(lab: &Lab) {
     let told = log.lines().skip(before).filter(|line| !others(line));
     let new: Vec<&str> = told.collect();
     assert_eq!(new.len(), 1, "one clear line: {new:?}");
-    assert!(new[0].contains("ipwatch.toml:2: ") && new[0].contains("the old configuration stays"));
+    assert!(new[0].contains("ipwatch.toml:2: ") && new[0].contains("the old one stays in force"));
     fs::remove_file(lab.dir().join("ipwatch.toml")).unwrap();
     sys::kill(daemon.pid(), libc::SIGHUP).unwrap();
     assert!(manager.hears("READY=1").contains("cannot read the configuration"));

@@ -285,7 +285,7 @@ async fn a_core_that_does_not_answer_is_named() {
     else {
         panic!("an answer from nobody")
     };
-    assert!(error.contains("going down"), "{error}");
+    assert!(error.contains("the daemon is stopping"), "{error}");
     rig.stop().await;
 }
 

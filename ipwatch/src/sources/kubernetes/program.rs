@@ -279,7 +279,7 @@ mod tests {
         let failed = format!("{}; exit 3", says(&json!({ "token": "hunter2" })));
         for script in [half, says(&json!({})), torn, long, failed] {
             let error = program(&script).run().err().unwrap().to_string();
-            assert!(error.ends_with("says nothing that can be used"), "{script}: {error}");
+            assert!(error.ends_with("returned no usable credentials"), "{script}: {error}");
         }
         let error = program(&other).run().err().unwrap();
         assert!(matches!(error, ProgramError::Version), "{error}");

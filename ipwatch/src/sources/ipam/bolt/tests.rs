@@ -100,9 +100,9 @@ fn a_damaged_meta_leaves_the_other_one() {
     assert_eq!(found(&torn(new)), Ok(Found::new()));
     let mut both = torn(new);
     both[old * PAGE + 70] ^= 1;
-    assert!(reason(&both).starts_with("no bolt file"));
-    assert!(reason(&[0; 8192]).starts_with("no bolt file"));
-    assert!(reason(b"x").starts_with("no bolt file"));
+    assert!(reason(&both).starts_with("not a bolt file"));
+    assert!(reason(&[0; 8192]).starts_with("not a bolt file"));
+    assert!(reason(b"x").starts_with("not a bolt file"));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn another_version_is_none() {
         let sum = fnv1a(&bytes[at..at + 56]);
         bytes[at + 56..][..8].copy_from_slice(&sum.to_le_bytes());
     }
-    assert!(reason(&bytes).starts_with("no bolt file"));
+    assert!(reason(&bytes).starts_with("not a bolt file"));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn what_lies_outside_its_page_is_told() {
     for field in [4, 8, 12] {
         let mut bytes = NESTED.to_vec();
         bytes[leaf + 16 + field..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(reason(&bytes).ends_with("lies outside it"), "field {field}");
+        assert!(reason(&bytes).ends_with("points outside it"), "field {field}");
     }
     let mut bytes = NESTED.to_vec();
     bytes[leaf + 10..][..2].copy_from_slice(&u16::MAX.to_le_bytes());
