@@ -4,6 +4,9 @@
 //! processes fork and exit, and neighbours change. It goes through the daemon's engine, which takes a step after each
 //! batch of 512 facts, including detectors, blindness, ledger and tenures.
 //!
+//! Three of the committed recordings follow, each replayed many times. Their steps are those of the daemon that was
+//! recorded, a few facts each, so that their cost is mostly that of a step.
+//!
 //! It also measures how soon an IP is found in a netns with 4,096 addresses, as on a node with IPVS, against a search
 //! through all of them.
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
@@ -13,16 +16,24 @@ use std::net::Ipv4Addr;
 use ipwatch::clock;
 use ipwatch::engine::{Engine, Settings};
 use ipwatch::fact::{
-    Address, AddressKey, Boot, BootNs, Fact, Mac, Neighbour, NetnsRef, Observation, Origin, Scope,
-    Sight, Source, SourceStatus, Task, TaskKey,
+    Address, AddressKey, Boot, BootNs, Fact, Gate, Mac, Neighbour, NetnsRef, Observation, Origin,
+    Scope, Sight, Source, SourceStatus, Task, TaskKey,
 };
-use ipwatch::map::NodeMap;
+use ipwatch::map::{NodeMap, Thresholds};
+use serde::Deserialize;
 
 const NETNS: u64 = 1_000;
 const ADDRESSES: u64 = 10;
 const FACTS: usize = 1_000_000;
 const ROUNDS: usize = 5;
 const CROWD: u64 = 4_096;
+/// Replays of each recording.
+const REPLAYS: usize = 200;
+const RECORDINGS: [(&str, &str); 3] = [
+    ("flood-of-neighbours", include_str!("../../recordings/flood-of-neighbours.jsonl")),
+    ("node-crash", include_str!("../../recordings/node-crash.jsonl")),
+    ("range-full", include_str!("../../recordings/range-full.jsonl")),
+];
 const HOST: NetnsRef = NetnsRef { cookie: Some(1), inode: Some(1), nsid: None };
 /// The sources that report their state at the start: without them the engine waits before it judges.
 const SOURCES: [&str; 6] = ["cni", "neighbours", "netlink", "probes", "procfs", "routes"];
@@ -136,6 +147,90 @@ fn play(engine: &mut Engine, facts: &[Fact]) -> usize {
     changes
 }
 
+/// A recording: its settings, and the facts of each step with the time of the step.
+struct Recording {
+    settings: Settings,
+    started: BootNs,
+    steps: Vec<(Vec<Fact>, BootNs)>,
+}
+
+/// A line of a recording: see `daemon/record_replay.rs`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Settings {
+        settings: Judged,
+    },
+    Step {
+        step: BootNs,
+    },
+    Told {
+        #[serde(rename = "told")]
+        _told: serde::de::IgnoredAny,
+    },
+    Fact(Box<Fact>),
+}
+
+#[derive(Deserialize)]
+struct Judged {
+    started: BootNs,
+    provisional: bool,
+    #[serde(rename = "policy")]
+    thresholds: Thresholds,
+    shared: Vec<String>,
+}
+
+fn recording(text: &str) -> Recording {
+    let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let Some(Line::Settings { settings: Judged { started, provisional, thresholds, shared } }) =
+        lines.next()
+    else {
+        panic!("a recording begins with its settings");
+    };
+    let shared = shared.iter().map(|prefix| prefix.parse().unwrap()).collect();
+    let settings = Settings { provisional, thresholds, shared };
+    let (mut gate, mut facts, mut steps) = (Gate::default(), Vec::new(), Vec::new());
+    for line in lines {
+        match line {
+            Line::Fact(fact) => facts.push(*fact),
+            Line::Step { step } => {
+                gate.admit(&mut facts);
+                steps.push((std::mem::take(&mut facts), step));
+            }
+            Line::Told { .. } => {}
+            Line::Settings { .. } => panic!("a recording has its settings once"),
+        }
+    }
+    Recording { settings, started, steps }
+}
+
+/// Facts per second of a replay of this recording with a new engine.
+fn replay(recording: &Recording) -> f64 {
+    let mut engine = Engine::new(recording.settings.clone(), recording.started);
+    let from = clock::now();
+    let mut facts = 0;
+    for (batch, now) in &recording.steps {
+        engine.step(batch, *now);
+        facts += batch.len();
+    }
+    facts as f64 / (clock::now().since(from) as f64 / 1e9)
+}
+
+fn recordings() {
+    for (name, text) in RECORDINGS {
+        let recording = recording(text);
+        let mut rates: Vec<f64> = (0..REPLAYS).map(|_| replay(&recording)).collect();
+        rates.sort_by(f64::total_cmp);
+        let facts: usize = recording.steps.iter().map(|(facts, _)| facts.len()).sum();
+        println!(
+            "replay of {name}: {:.2} million facts a second (median of {REPLAYS}; {facts} facts in \
+             {} steps)",
+            rates[REPLAYS / 2] / 1e6,
+            recording.steps.len()
+        );
+    }
+}
+
 /// Finds each IP of a netns with many, through the map's order and by searching all of them.
 fn crowd() {
     let mut map = NodeMap::new(false);
@@ -182,4 +277,5 @@ fn main() {
         rates[ROUNDS / 2] / 1e6,
         facts.len()
     );
+    recordings();
 }
