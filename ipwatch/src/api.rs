@@ -142,6 +142,12 @@ impl Streams {
         }
     }
 
+    /// Whether there are followers of findings and addresses.
+    #[must_use]
+    pub fn has_followers(&self) -> bool {
+        self.events.receiver_count() > 0
+    }
+
     /// Whether there are followers of neighbours.
     #[must_use]
     pub fn wants_neighbours(&self) -> bool {

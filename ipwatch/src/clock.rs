@@ -1,5 +1,7 @@
 //! Reads the boot clock, and converts its times to dates for people.
 
+use std::fmt;
+
 use crate::fact::BootNs;
 
 /// The current time on `CLOCK_BOOTTIME`.
@@ -19,6 +21,24 @@ pub fn wall_offset() -> i64 {
     (wall.tv_sec as i128 * 1_000_000_000 + wall.tv_nsec as i128 - boot.0 as i128) as i64
 }
 
+/// A moment on the wall clock, in milliseconds since 1970. Shown as an RFC 3339 date (UTC).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct WallMs(pub i64);
+
+impl WallMs {
+    /// The moment of an RFC 3339 date.
+    #[must_use]
+    pub fn parse(date: &str) -> Option<Self> {
+        date.parse::<jiff::Timestamp>().ok().map(|stamp| Self(stamp.as_millisecond()))
+    }
+}
+
+impl fmt::Display for WallMs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        jiff::Timestamp::from_millisecond(self.0).map_or(Ok(()), |stamp| write!(f, "{stamp:.3}"))
+    }
+}
+
 /// Converts times of one boot to RFC 3339 dates (UTC, milliseconds). Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calendar {
@@ -30,8 +50,15 @@ impl Calendar {
     /// The date of `at`.
     #[must_use]
     pub fn date(&self, at: BootNs) -> String {
-        let ns = i128::from(at.0) + i128::from(self.wall_offset);
-        jiff::Timestamp::from_nanosecond(ns).map(|stamp| format!("{stamp:.3}")).unwrap_or_default()
+        self.wall(at).to_string()
+    }
+
+    /// `at` on the wall clock.
+    #[must_use]
+    pub fn wall(&self, at: BootNs) -> WallMs {
+        let ms = (i128::from(at.0) + i128::from(self.wall_offset)).div_euclid(1_000_000);
+        // Both are 64 bits of nanoseconds: their sum in milliseconds always fits.
+        WallMs(i64::try_from(ms).unwrap_or(i64::MAX))
     }
 
     /// The moment of a date of this boot.

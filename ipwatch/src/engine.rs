@@ -16,7 +16,7 @@ use crate::contract::{Prefix, Tenure};
 use crate::detect::{self, Detection};
 use crate::fact::{BootNs, Fact, Observation, SourceName};
 use crate::finding::{Change, Code, Finding, Status};
-use crate::ledger::{AckRequest, Ledger, Loaded, Writes};
+use crate::ledger::{AckRequest, Ledger, Loaded, TenureRow, Writes};
 use crate::map::request::Request;
 use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, TaskEntry, TenureEvent, Thresholds};
 use crate::remedy::Daemon;
@@ -59,9 +59,9 @@ pub enum TenureChange {
         tenures: Vec<Tenure>,
     },
     /// The tenure has begun.
-    Held(Tenure),
+    Held(TenureRow),
     /// The tenure has ended.
-    Released(Tenure),
+    Released(TenureRow),
 }
 
 /// What the outside must do after a step, in the order of the fields.
@@ -262,15 +262,11 @@ impl Engine {
         }
         for event in self.map.take_tenures() {
             match event {
-                TenureEvent::Held { key, tenure } => {
-                    if self.ledger.held(&key, tenure.clone()) {
-                        tell.push(TenureChange::Held(tenure));
-                    }
+                TenureEvent::Held { key, begun } => {
+                    tell.extend(self.ledger.held(key, begun).map(TenureChange::Held));
                 }
-                TenureEvent::Named { key, container, pod } => {
-                    self.ledger.named(&key, container, pod);
-                }
-                TenureEvent::Moved { from, to, netns } => self.ledger.moved(&from, &to, netns),
+                TenureEvent::Named { key, who } => self.ledger.named(&key, &who),
+                TenureEvent::Moved { from, to, netns } => self.ledger.moved(&from, to, netns),
                 TenureEvent::Released { key, at, ended_by } => {
                     let ended = self.ledger.released(&key, at, ended_by);
                     tell.extend(ended.map(TenureChange::Released));

@@ -25,6 +25,7 @@ mod writer;
 pub use self::file::{History, LedgerError, LedgerFile, Retention, Written};
 pub use self::format::Loaded;
 pub use self::state::{AckRequest, Ledger, Writes};
+pub use self::tenure::Row as TenureRow;
 
 #[cfg(test)]
 mod tests;

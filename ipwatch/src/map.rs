@@ -48,8 +48,9 @@ pub use ipam::{
     ReservationEntry, StoreNetwork, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
 };
 pub use kernel::{
-    AddressEntry, AddressId, Ending, Identity, Kill, LinkEntry, LookEntry, NeighbourEntry,
-    NeighbourNews, Netns, NetnsId, TaskEntry, Teardown, TenureEvent, WorkerLook,
+    AddressEntry, AddressId, Begun, Ending, Identity, Kill, LinkEntry, LookEntry, Named,
+    NeighbourEntry, NeighbourNews, Netns, NetnsId, TaskEntry, Teardown, TenureEvent, TenureKey,
+    WorkerLook,
 };
 pub use scheduler::{Agenda, Thresholds};
 pub use view::{scope_name, state_name};

@@ -343,6 +343,8 @@ impl Core {
     }
 
     fn tell_tenures(&mut self, changes: Vec<TenureChange>) {
+        // Of the tenures that flap, most are of interest to nobody: their dates are not made then.
+        let is_told = self.events.has_followers() || self.sinks.otlp().is_some();
         for change in changes {
             let (map, otlp) = (self.engine.map(), self.sinks.otlp());
             match change {
@@ -353,14 +355,17 @@ impl Core {
                         self.events.send(Event::Released(tenure));
                     }
                 }
-                TenureChange::Held(tenure) => {
+                TenureChange::Held(row) if is_told => {
+                    let tenure = row.tenure();
                     self.span_links.held(&tenure, map, otlp);
                     self.events.send(Event::Held(tenure));
                 }
-                TenureChange::Released(tenure) => {
+                TenureChange::Released(row) if is_told => {
+                    let tenure = row.tenure();
                     self.span_links.released(&tenure, map, otlp);
                     self.events.send(Event::Released(tenure));
                 }
+                TenureChange::Held(_) | TenureChange::Released(_) => {}
             }
         }
     }

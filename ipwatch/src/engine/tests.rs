@@ -259,11 +259,11 @@ fn who_has_an_ip_is_told_once_and_written() {
     let mut run = Run::new(Settings::default());
     let effects = run.step(2, &snapshot());
     let [TenureChange::Held(tenure)] = &effects.tenures[..] else { panic!("{effects:?}") };
-    assert_eq!(tenure.ip, Ipv4Addr::new(10, 0, 0, 5));
+    assert_eq!(tenure.tenure().ip, Ipv4Addr::new(10, 0, 0, 5));
     assert!(!effects.writes.is_empty());
     let effects = run.step(10, &[fact(10, Observation::NetnsGone { netns: POD })]);
     let [TenureChange::Released(tenure)] = &effects.tenures[..] else { panic!("{effects:?}") };
-    assert_eq!(tenure.ended_by.as_deref(), Some("netns-gone"));
+    assert_eq!(tenure.tenure().ended_by.as_deref(), Some("netns-gone"));
 }
 
 /// Facts that are applied one by one, with late steps, give the same result as all at once.

@@ -60,11 +60,11 @@ impl Backlog {
         }
     }
 
-    pub(super) fn tenure(&mut self, row: Row) {
-        if row.ended != 0 {
-            self.ended.push_back(row.name);
+    pub(super) fn tenure(&mut self, name: RowKey, row: Row) {
+        if row.ended() != 0 {
+            self.ended.push_back(name);
         }
-        self.tenures.insert(row.name, row);
+        self.tenures.insert(name, row);
         if self.ended.len() > ENDED_KEPT
             && let Some(oldest) = self.ended.pop_front()
         {
@@ -80,7 +80,7 @@ impl Backlog {
 
     /// Whether the end of this tenure waits to be written.
     pub(super) fn ends(&self, name: &RowKey) -> bool {
-        self.tenures.get(name).is_some_and(|row| row.ended != 0)
+        self.tenures.get(name).is_some_and(|row| row.ended() != 0)
     }
 
     /// Puts back rows that could not be written, unless a newer version waits.
@@ -91,8 +91,8 @@ impl Backlog {
         for (id, row) in newer.findings {
             self.finding(&id, row);
         }
-        for row in newer.tenures.into_values() {
-            self.tenure(row);
+        for (name, row) in newer.tenures {
+            self.tenure(name, row);
         }
     }
 
@@ -100,8 +100,8 @@ impl Backlog {
         self.findings.iter().map(|(id, row)| (id.as_str(), row))
     }
 
-    pub(super) fn tenures(&self) -> impl Iterator<Item = &Row> {
-        self.tenures.values()
+    pub(super) fn tenures(&self) -> impl Iterator<Item = (&RowKey, &Row)> {
+        self.tenures.iter()
     }
 
     /// Waiting tenures whose rows are in this range.
@@ -110,7 +110,7 @@ impl Backlog {
         first: RowKey,
         last: RowKey,
     ) -> impl Iterator<Item = (RowKey, Tenure)> {
-        self.tenures.range(first..=last).filter_map(|(name, row)| Some((*name, row.tenure()?)))
+        self.tenures.range(first..=last).map(|(name, row)| (*name, row.tenure()))
     }
 
     pub(super) fn len(&self) -> usize {

@@ -141,13 +141,17 @@ impl LedgerFile {
         let mut inner = self.shared.lock();
         let mut loaded = inner.loaded.take()?;
         // The end of a tenure during the failure still waits to be written: the file is outdated.
-        loaded.tenures.retain(|row| !inner.backlog.ends(&row.name));
+        loaded.tenures.retain(|row| !inner.backlog.ends(&row.name()));
         Some(loaded)
     }
 
     /// Queues these rows for the writer.
-    pub fn write(&self, writes: Writes) {
-        let Writes { superseded, findings, tenures } = writes;
+    pub fn write(&self, mut writes: Writes) {
+        if writes.is_empty() {
+            return;
+        }
+        let findings = std::mem::take(&mut writes.findings);
+        let (superseded, tenures) = writes.into_tenures();
         // Without a file, findings are never read back; tenures are the history.
         let findings = if self.shared.in_memory() { Vec::new() } else { findings };
         if superseded.is_empty() && findings.is_empty() && tenures.is_empty() {
@@ -160,7 +164,7 @@ impl LedgerFile {
         self.shared.put(|backlog| {
             superseded.iter().for_each(|name| backlog.forget(name));
             findings.into_iter().for_each(|(row, id)| backlog.finding(&id, row));
-            tenures.into_values().for_each(|row| backlog.tenure(row));
+            tenures.into_iter().for_each(|(name, row)| backlog.tenure(name, row));
         });
     }
 

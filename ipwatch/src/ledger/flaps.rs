@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 
 use super::tenure::Row;
-use crate::contract::Tenure;
 use crate::fact::BootNs;
+use crate::map::{Identity, TenureKey};
 
 /// Number of rows of one netns at once, and then one in [`EACH`] ns: about 1 MB in an hour.
 const BURST: u64 = 128;
@@ -25,18 +25,20 @@ const MAX_ADDRESSES: usize = 64;
 #[derive(Debug)]
 struct Netns {
     budget: Budget,
-    last: HashMap<u128, Row>,
+    last: Table<TenureKey, Row>,
 }
+
+type Table<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 impl Netns {
     fn new() -> Self {
-        Self { budget: Budget::new(BURST, EACH), last: HashMap::new() }
+        Self { budget: Budget::new(BURST, EACH), last: Table::default() }
     }
 
     /// Remembers the row of an address into which later tenures are merged.
-    fn remember(&mut self, row: &Row) {
-        if self.last.len() < MAX_ADDRESSES || self.last.contains_key(&row.hash) {
-            self.last.insert(row.hash, row.clone());
+    fn remember(&mut self, key: &TenureKey, row: &Row) {
+        if self.last.len() < MAX_ADDRESSES || self.last.contains_key(key) {
+            self.last.insert(*key, row.clone());
         }
     }
 }
@@ -72,7 +74,7 @@ impl Budget {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     /// It gets a row of its own.
-    Own(Row),
+    Own,
     /// It is merged into this row.
     Within(Row),
     /// It gets no row, and is counted.
@@ -82,7 +84,7 @@ pub(super) enum Kept {
 /// The recent history of each netns.
 #[derive(Debug)]
 pub(super) struct Flaps {
-    netns: HashMap<u128, Netns>,
+    netns: Table<Identity, Netns>,
     strangers: Budget,
     /// Number of tenures without a row.
     lost: u64,
@@ -91,7 +93,7 @@ pub(super) struct Flaps {
 impl Default for Flaps {
     fn default() -> Self {
         let strangers = Budget::new(BURST_OF_STRANGERS, EACH_OF_STRANGERS);
-        Self { netns: HashMap::new(), strangers, lost: 0 }
+        Self { netns: Table::default(), strangers, lost: 0 }
     }
 }
 
@@ -101,27 +103,25 @@ impl Flaps {
         self.lost
     }
 
-    /// A tenure of this netns has ended.
-    pub(super) fn ended(&mut self, netns: u128, row: Row, tenure: &Tenure, now: BootNs) -> Kept {
-        let strange = tenure.container.is_none() && tenure.pod.is_none();
-        let known = known(&mut self.netns, netns, now);
+    /// A tenure has ended.
+    pub(super) fn ended(&mut self, key: &TenureKey, row: &Row, now: BootNs) -> Kept {
+        let strange = !row.is_named();
+        let known = known(&mut self.netns, key.netns, now);
         // If too many others flap, this one is not tracked: tenures with a known container are kept nevertheless.
         let has_room = known.as_ref().map_or(!strange, |known| known.budget.has(now));
         if has_room && (!strange || self.strangers.has(now)) {
             if let Some(known) = known {
                 known.budget.take(now);
-                known.remember(&row);
+                known.remember(key, row);
             }
             if strange {
                 self.strangers.take(now);
             }
-            return Kept::Own(row);
+            return Kept::Own;
         }
-        if let Some(last) = known.and_then(|known| known.last.get_mut(&row.hash))
-            && let Some(longer) = last.prolonged(tenure)
-        {
-            *last = longer.clone();
-            return Kept::Within(longer);
+        if let Some(last) = known.and_then(|known| known.last.get_mut(key)) {
+            last.prolong(row);
+            return Kept::Within(last.clone());
         }
         self.lost = self.lost.saturating_add(1);
         Kept::No
@@ -129,7 +129,7 @@ impl Flaps {
 }
 
 /// The entry of this netns, created if needed. `None` if there is no room.
-fn known(all: &mut HashMap<u128, Netns>, netns: u128, now: BootNs) -> Option<&mut Netns> {
+fn known(all: &mut Table<Identity, Netns>, netns: Identity, now: BootNs) -> Option<&mut Netns> {
     if all.len() >= MAX_NETNS && !all.contains_key(&netns) {
         all.retain(|_, known| !known.budget.is_whole(now));
     }

@@ -4,17 +4,18 @@
 //! merged by [`Ledger::restore`].
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::flaps::{Flaps, Kept};
 use super::format::Loaded;
-use super::id::tenure_hash;
 use super::life::{Life, Record};
 use super::tenure::{self, Open, Row, RowKey};
 use crate::clock::Calendar;
-use crate::contract::{Container, Netns, Pod, Tenure};
+use crate::contract::{Netns, Tenure};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
+use crate::map::{Begun, Named, TenureKey};
 use crate::remedy::Daemon;
 
 /// An acknowledgement as it is requested.
@@ -31,27 +32,50 @@ pub struct AckRequest {
 /// Rows for the file.
 #[derive(Debug, Default)]
 pub struct Writes {
-    /// Rows of tenures that must not be written after all. They are applied before everything else here.
-    pub(super) superseded: Vec<RowKey>,
     pub(super) findings: Vec<Record>,
-    pub(super) tenures: BTreeMap<RowKey, Row>,
+    /// In order: of several with one name the last counts.
+    tenures: Vec<Write>,
+}
+
+/// What becomes of a row of a tenure.
+#[derive(Debug)]
+enum Write {
+    Put(Row),
+    /// It must not be written after all, or must be removed.
+    Supersede(Row),
 }
 
 impl Writes {
-    /// Only the newest version of each row is written.
     fn tenures(&mut self, rows: impl IntoIterator<Item = Row>) {
-        self.tenures.extend(rows.into_iter().map(|row| (row.name, row)));
+        self.tenures.extend(rows.into_iter().map(Write::Put));
     }
 
-    /// A row must not be written after all, or must be removed.
-    fn supersede(&mut self, name: RowKey) {
-        self.tenures.remove(&name);
-        self.superseded.push(name);
+    fn supersede(&mut self, row: Row) {
+        self.tenures.push(Write::Supersede(row));
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.superseded.is_empty() && self.findings.is_empty() && self.tenures.is_empty()
+        self.findings.is_empty() && self.tenures.is_empty()
+    }
+
+    /// The names of rows of tenures that must not be written after all, and then the rows to write. Only the newest
+    /// version of each row is written.
+    pub(super) fn into_tenures(self) -> (Vec<RowKey>, BTreeMap<RowKey, Row>) {
+        let (mut superseded, mut rows) = (Vec::new(), BTreeMap::new());
+        for write in self.tenures {
+            match write {
+                Write::Put(row) => {
+                    rows.insert(row.name(), row);
+                }
+                Write::Supersede(row) => {
+                    let name = row.name();
+                    rows.remove(&name);
+                    superseded.push(name);
+                }
+            }
+        }
+        (superseded, rows)
     }
 }
 
@@ -189,46 +213,44 @@ impl Ledger {
         self.life.get(id).map(|record| &record.finding)
     }
 
-    /// An IP is held. `key` names the tenure: netns identity, device, IP and prefix length. Returns whether it is new:
-    /// an open tenure with this key continues, and is only updated.
-    pub fn held(&mut self, key: &str, tenure: Tenure) -> bool {
-        let new = !self.open.contains(key);
-        self.writes.tenures(self.open.held(key, tenure));
-        new
+    /// An IP is held. Returns the tenure if it is new: an open one with this key continues, and is only updated.
+    pub fn held(&mut self, key: TenureKey, begun: Begun) -> Option<Row> {
+        let new = !self.open.contains(&key);
+        let row = self.open.held(key, begun);
+        self.writes.tenures(row.clone());
+        row.filter(|_| new)
     }
 
     /// The open tenure with this key.
     #[must_use]
-    pub fn tenure(&self, key: &str) -> Option<Tenure> {
+    pub fn tenure(&self, key: &TenureKey) -> Option<Tenure> {
         self.open.tenure(key)
     }
 
     /// The container or the pod of a held IP became known.
-    pub fn named(&mut self, key: &str, container: Option<Container>, pod: Option<Pod>) {
-        self.writes.tenures(self.open.named(key, container, pod));
+    pub fn named(&mut self, key: &TenureKey, who: &Arc<Named>) {
+        self.writes.tenures(self.open.named(key, who));
     }
 
     /// Two netns turned out to be one: the tenure of `from` continues as `to`, with its own beginning.
-    pub fn moved(&mut self, from: &str, to: &str, netns: Netns) {
+    pub fn moved(&mut self, from: &TenureKey, to: TenureKey, netns: Netns) {
         let Some((row, superseded)) = self.open.moved(from, to, netns) else { return };
-        superseded.into_iter().for_each(|name| self.writes.supersede(name));
+        superseded.into_iter().for_each(|row| self.writes.supersede(row));
         self.writes.tenures([row]);
     }
 
     /// An IP is no longer held. Returns the ended tenure; `None` if the IP was not held.
-    pub fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
-        let (row, tenure) = self.open.released(key, &self.calendar.date(at), ended_by)?;
-        let netns = key.split_once('/').map_or(key, |(netns, _)| netns);
-        let (name, netns) = (row.name, tenure_hash(netns));
-        match self.flaps.ended(netns, row, &tenure, at) {
-            Kept::Own(row) => self.writes.tenures([row]),
+    pub fn released(&mut self, key: &TenureKey, at: BootNs, ended_by: &'static str) -> Option<Row> {
+        let row = self.open.released(key, self.calendar.wall(at), ended_by)?;
+        match self.flaps.ended(key, &row, at) {
+            Kept::Own => self.writes.tenures([row.clone()]),
             Kept::Within(longer) => {
-                self.writes.supersede(name);
+                self.writes.supersede(row.clone());
                 self.writes.tenures([longer]);
             }
-            Kept::No => self.writes.supersede(name),
+            Kept::No => self.writes.supersede(row.clone()),
         }
-        Some(tenure)
+        Some(row)
     }
 
     /// Number of tenures without a row, because their netns exceeded its budget.
@@ -239,12 +261,11 @@ impl Ledger {
 
     /// After the first complete snapshot: ends tenures that an earlier run left open and that are not in `alive`, the
     /// keys of everything that is held now. Returns the ended tenures.
-    pub fn settle(&mut self, alive: &HashSet<String>, at: BootNs) -> Vec<Tenure> {
+    pub fn settle(&mut self, alive: &HashSet<TenureKey>, at: BootNs) -> Vec<Row> {
         self.settled = true;
-        let ended = self.open.settle(alive, &self.calendar.date(at), "unseen");
-        let (rows, tenures): (Vec<Row>, Vec<Tenure>) = ended.into_iter().unzip();
-        self.writes.tenures(rows);
-        tenures
+        let ended = self.open.settle(alive, self.calendar.wall(at), "unseen");
+        self.writes.tenures(ended.iter().cloned());
+        ended
     }
 
     /// Tenures that a reboot ended, once they are loaded, and the id of their boot.
@@ -262,12 +283,15 @@ impl Ledger {
     /// The current state is written again, because the file may be new.
     pub fn restore(&mut self, loaded: Loaded, now: BootNs) {
         let known: Vec<String> = self.life.open().map(|record| record.finding.id.clone()).collect();
-        let held: Vec<u128> = self.open.rows().map(|row| row.hash).collect();
+        let held: HashSet<u128> = self.open.rows().map(Row::hash).collect();
         let ended = self.continue_from(loaded, now);
         let records = known.iter().filter_map(|id| self.life.get(id)).cloned();
         self.writes.findings.extend(records);
-        let rows = held.iter().filter_map(|hash| self.open.get(*hash)).cloned();
-        self.writes.tenures(rows.chain(ended));
+        if !held.is_empty() {
+            let rows = self.open.rows().filter(|row| held.contains(&row.hash()));
+            self.writes.tenures(rows.cloned());
+        }
+        self.writes.tenures(ended);
     }
 
     /// Continues what the file has. Returns tenures that turn out to have ended, to be written.
@@ -288,15 +312,14 @@ impl Ledger {
                 self.life.continue_from(record);
             }
         }
-        let mut ended = Vec::new();
-        for row in loaded.tenures {
-            if self.settled && self.open.get(row.hash).is_none() {
-                ended.extend(row.end(&self.calendar.date(now), "unseen").map(|(row, _)| row));
-            } else if let Some(superseded) = self.open.continue_from(row) {
-                self.writes.supersede(superseded);
-            }
+        let (earlier, over) = match self.settled {
+            true => self.open.split(loaded.tenures),
+            false => (loaded.tenures, Vec::new()),
+        };
+        for row in self.open.continue_from(earlier) {
+            self.writes.supersede(row);
         }
-        ended
+        over.into_iter().map(|row| row.end(self.calendar.wall(now), "unseen")).collect()
     }
 
     fn write_findings(&mut self, changes: &[Change]) {

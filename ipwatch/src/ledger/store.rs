@@ -96,8 +96,8 @@ impl Store {
         for (id, row) in backlog.findings() {
             tables.put_finding(id, row)?;
         }
-        for row in backlog.tenures() {
-            tables.put_tenure(row)?;
+        for (name, row) in backlog.tenures() {
+            tables.put_tenure(name, row)?;
         }
         tables.close()?;
         Ok(txn.commit()?)

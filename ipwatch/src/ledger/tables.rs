@@ -16,6 +16,7 @@ use super::backlog::FindingRow;
 use super::format::{Identity, Loaded, StoreError};
 use super::life::{RESOLVED_KEPT, Record};
 use super::tenure::{Row, RowKey};
+use crate::clock::WallMs;
 use crate::finding::{Change, ChangeKind, Status};
 
 pub(super) const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
@@ -86,25 +87,26 @@ impl<'txn> Tables<'txn> {
         Ok(())
     }
 
-    pub(super) fn put_tenure(&mut self, row: &Row) -> Result<(), StoreError> {
-        let name = &row.name.0[..];
-        let old = self.tenures.insert(name, (row.ended, &*row.json))?;
+    pub(super) fn put_tenure(&mut self, name: &RowKey, row: &Row) -> Result<(), StoreError> {
+        let (name, json) = (&name.0[..], row.json());
+        let (hash, now) = (row.hash(), row.ended());
+        let old = self.tenures.insert(name, (now, json.as_slice()))?;
         let old = old.map(|old| (old.value().0, old.value().1.len()));
-        self.count(name.len() + row.json.len(), old.map(|(_, len)| name.len() + len));
+        self.count(name.len() + json.len(), old.map(|(_, len)| name.len() + len));
         if let Some((ended, _)) = old
             && ended != 0
         {
             self.tenures_ended.remove((ended, name))?;
         }
-        if row.ended == 0 {
-            self.tenures_open.insert(row.hash, name)?;
+        if now == 0 {
+            self.tenures_open.insert(hash, name)?;
             return Ok(());
         }
-        self.tenures_ended.insert((row.ended, name), ())?;
+        self.tenures_ended.insert((now, name), ())?;
         // The same key may have been opened again in the same batch, under another name.
-        let current = self.tenures_open.get(row.hash)?.is_some_and(|open| open.value() == name);
+        let current = self.tenures_open.get(hash)?.is_some_and(|open| open.value() == name);
         if current {
-            self.tenures_open.remove(row.hash)?;
+            self.tenures_open.remove(hash)?;
         }
         Ok(())
     }
@@ -169,17 +171,16 @@ impl<'txn> Tables<'txn> {
                 Some(name) => self.row(hash, name)?,
                 None => None,
             };
-            let Some(row) = row.filter(|row| row.tenure().is_some()) else {
+            let Some(row) = row else {
                 loaded.unreadable += 1;
                 continue;
             };
             match reboot {
                 None => loaded.tenures.push(row),
                 Some(identity) => {
-                    if let Some((row, tenure)) = row.end(&identity.began, "reboot") {
-                        self.put_tenure(&row)?;
-                        loaded.tenures_of_before.push(tenure);
-                    }
+                    let row = row.end(WallMs::parse(&identity.began).unwrap_or_default(), "reboot");
+                    self.put_tenure(&row.name(), &row)?;
+                    loaded.tenures_of_before.push(row.tenure());
                 }
             }
         }
@@ -230,7 +231,7 @@ impl<'txn> Tables<'txn> {
 
     fn row(&self, hash: u128, name: RowKey) -> Result<Option<Row>, StoreError> {
         let row = self.tenures.get(&name.0[..])?;
-        Ok(row.map(|row| Row { name, hash, json: row.value().1.into(), ended: row.value().0 }))
+        Ok(row.and_then(|row| Row::read(hash, name, row.value().1)))
     }
 
     fn count(&mut self, new: usize, old: Option<usize>) {

@@ -1,13 +1,17 @@
 //! Tenures: who held an IP from when to when. Pure: the open tenures, and the naming of rows, which allows the history
 //! of one IP to be read without the others'.
+//!
+//! In memory a tenure has neither a name nor JSON nor dates as text: a netns can add and remove an address a thousand
+//! times a second, and most of these tenures are never written (`flaps`). The writer makes all of them.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::id::tenure_hash;
-use crate::contract::Prefix;
-use crate::contract::{Container, Netns, Pod, Tenure};
+use crate::clock::WallMs;
+use crate::contract::{Netns, Prefix, Tenure};
+use crate::map::{Begun, Named, TenureKey};
 
 /// Name of a tenure's row: family, address, beginning (the newest first) and the hash of its key. In byte order, all
 /// rows of one prefix are adjacent.
@@ -73,196 +77,338 @@ fn bytes(ip: IpAddr) -> (u8, [u8; 16]) {
     }
 }
 
-/// A tenure as it is stored.
+/// The key that a tenure was opened with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Known(TenureKey),
+    /// The hash of the key of a row that an earlier run left open: the file has no more of it.
+    Hashed([u8; 16]),
+}
+
+impl Key {
+    fn hash(&self) -> u128 {
+        match self {
+            Self::Known(key) => tenure_hash(key),
+            Self::Hashed(hash) => u128::from_be_bytes(*hash),
+        }
+    }
+}
+
+/// A tenure as it is kept in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    pub name: RowKey,
-    /// Hash of the key that it was opened with.
-    pub hash: u128,
-    /// The [`Tenure`] as JSON: a third of the decoded size, and the format of the store. Shared with the write that is
-    /// under way.
-    pub json: Arc<[u8]>,
-    /// When it ended (wall clock, milliseconds); 0 while it lasts.
-    pub ended: u64,
+    key: Key,
+    /// Its name, unless `key` and `from` make it: a tenure that an earlier run opened, or that continues under another
+    /// key.
+    name: Option<Box<RowKey>>,
+    ip: IpAddr,
+    netns: Place,
+    who: Option<Arc<Named>>,
+    from: WallMs,
+    preexisting: bool,
+    /// When and why it ended.
+    ended: Option<(WallMs, &'static str)>,
+    /// See [`Tenure::times`].
+    times: Option<u32>,
+}
+
+/// [`Netns`] in fewer bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    cookie: Option<u64>,
+    inode: Option<u32>,
+    nsid: Option<i32>,
+    path: Option<Arc<str>>,
+    state: Option<Arc<str>>,
+}
+
+impl From<Netns> for Place {
+    fn from(Netns { cookie, inode, nsid, path, state }: Netns) -> Self {
+        Self { cookie, inode, nsid, path: path.map(Arc::from), state: state.map(Arc::from) }
+    }
+}
+
+impl Place {
+    fn netns(&self) -> Netns {
+        let Self { cookie, inode, nsid, path, state } = self;
+        let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
+        Netns { cookie: *cookie, inode: *inode, nsid: *nsid, path: text(path), state: text(state) }
+    }
 }
 
 impl Row {
-    fn new(hash: u128, tenure: &Tenure) -> Self {
+    fn new(key: TenureKey, begun: Begun) -> Self {
+        let Begun { ip, netns, from, preexisting } = begun;
         Self {
-            name: RowKey::new(tenure.ip, millis(&tenure.from), hash),
-            hash,
-            json: encode(tenure),
-            ended: tenure.to.as_deref().map_or(0, millis),
+            key: Key::Known(key),
+            name: None,
+            ip,
+            netns: netns.into(),
+            who: None,
+            from,
+            preexisting,
+            ended: None,
+            times: None,
         }
     }
 
-    /// The decoded tenure; `None` if it cannot be read.
+    /// An open row as the file has it. `None` if it cannot be read.
+    pub(super) fn read(hash: u128, name: RowKey, json: &[u8]) -> Option<Self> {
+        let tenure: Tenure = serde_json::from_slice(json).ok()?;
+        let Tenure { ip, netns, container, pod, from, preexisting, .. } = tenure;
+        let who = Named { container, pod };
+        Some(Self {
+            key: Key::Hashed(hash.to_be_bytes()),
+            name: Some(Box::new(name)),
+            ip,
+            netns: netns.into(),
+            who: who.is_known().then(|| Arc::new(who)),
+            from: WallMs::parse(&from)?,
+            preexisting,
+            ended: None,
+            times: None,
+        })
+    }
+
+    /// Its name in the file.
     #[must_use]
-    pub fn tenure(&self) -> Option<Tenure> {
-        serde_json::from_slice(&self.json).ok()
+    pub fn name(&self) -> RowKey {
+        let own = || RowKey::new(self.ip, at_least_1(self.from), self.hash());
+        self.name.as_deref().copied().unwrap_or_else(own)
+    }
+
+    /// Hash of the key that it was opened with.
+    #[must_use]
+    pub fn hash(&self) -> u128 {
+        self.key.hash()
+    }
+
+    /// When it ended (wall clock, milliseconds); 0 while it lasts.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.ended.map_or(0, |(at, _)| at_least_1(at))
+    }
+
+    /// Whether the container or the pod is known.
+    pub(super) fn is_named(&self) -> bool {
+        self.who.is_some()
+    }
+
+    /// The tenure with dates.
+    #[must_use]
+    pub fn tenure(&self) -> Tenure {
+        let Named { container, pod } = self.who.as_deref().cloned().unwrap_or_default();
+        Tenure {
+            ip: self.ip,
+            netns: self.netns.netns(),
+            container,
+            pod,
+            from: self.from.to_string(),
+            preexisting: self.preexisting,
+            to: self.ended.map(|(at, _)| at.to_string()),
+            ended_by: self.ended.map(|(_, by)| by.to_owned()),
+            times: self.times,
+        }
+    }
+
+    /// The tenure as JSON, as it is stored.
+    pub(super) fn json(&self) -> Vec<u8> {
+        // Plain structs of strings and numbers: serialising them cannot fail.
+        serde_json::to_vec(&self.tenure()).unwrap_or_default()
     }
 
     /// The same row, ended.
-    #[must_use]
-    pub fn end(&self, to: &str, ended_by: &str) -> Option<(Self, Tenure)> {
-        let mut tenure = self.tenure()?;
+    pub(super) fn end(mut self, to: WallMs, ended_by: &'static str) -> Self {
         // A clock that was set back must not make a tenure end before it began.
-        let to = if to < tenure.from.as_str() { tenure.from.clone() } else { to.to_owned() };
-        tenure.to = Some(to);
-        tenure.ended_by = Some(ended_by.to_owned());
-        Some((Self { name: self.name, ..Self::new(self.hash, &tenure) }, tenure))
+        self.ended = Some((to.max(self.from), ended_by));
+        self
     }
 
-    /// The same row, extended by a later tenure of the same address. `None` if it cannot be read.
-    pub(super) fn prolonged(&self, later: &Tenure) -> Option<Self> {
-        let mut tenure = self.tenure()?;
-        tenure.to.clone_from(&later.to);
-        tenure.ended_by.clone_from(&later.ended_by);
-        tenure.container = later.container.clone().or(tenure.container);
-        tenure.pod = later.pod.clone().or(tenure.pod);
-        tenure.times = Some(tenure.times.unwrap_or(1).saturating_add(1));
-        Some(Self { name: self.name, ..Self::new(self.hash, &tenure) })
+    /// Extends it by a later tenure of the same address.
+    pub(super) fn prolong(&mut self, later: &Self) {
+        self.ended = later.ended;
+        self.learn(later.who.as_ref());
+        self.times = Some(self.times.unwrap_or(1).saturating_add(1));
     }
-}
 
-fn encode(tenure: &Tenure) -> Arc<[u8]> {
-    // Plain structs of strings and numbers: serialising them cannot fail.
-    serde_json::to_vec(tenure).unwrap_or_default().into()
+    /// Takes over the container and the pod, as far as they are known.
+    fn learn(&mut self, newer: Option<&Arc<Named>>) {
+        let Some(newer) = newer else { return };
+        let older = self.who.as_deref();
+        let merged = older.filter(|older| *older != &**newer).map(|older| Named {
+            container: newer.container.as_ref().or(older.container.as_ref()).cloned(),
+            pod: newer.pod.as_ref().or(older.pod.as_ref()).cloned(),
+        });
+        self.who = Some(match merged {
+            Some(merged) if merged != **newer => Arc::new(merged),
+            _ => Arc::clone(newer),
+        });
+    }
+
+    /// Puts this row, which began earlier, in the place of one with the same key. Returns that one if the file may have
+    /// it under another name.
+    fn replace(&mut self, newer: Option<Self>) -> Option<Self> {
+        let newer = newer.filter(|newer| newer.name() != self.name())?;
+        // What was learnt since is kept under the older name.
+        self.netns.clone_from(&newer.netns);
+        self.who.clone_from(&newer.who);
+        Some(newer)
+    }
 }
 
 /// Milliseconds since 1970 of an RFC 3339 date; at least 1, because 0 means "not ended".
 pub(super) fn millis(date: &str) -> u64 {
-    date.parse::<jiff::Timestamp>()
-        .ok()
-        .and_then(|stamp| u64::try_from(stamp.as_millisecond()).ok())
-        .unwrap_or(0)
-        .max(1)
+    WallMs::parse(date).map_or(1, at_least_1)
+}
+
+fn at_least_1(at: WallMs) -> u64 {
+    u64::try_from(at.0).unwrap_or(0).max(1)
 }
 
 /// The open tenures.
 #[derive(Debug, Default)]
 pub struct Open {
-    rows: HashMap<u128, Row>,
+    rows: HashMap<TenureKey, Row, foldhash::fast::RandomState>,
+    /// Rows that an earlier run of this boot left open, by the hash of their key, until it is known.
+    inherited: HashMap<u128, Row>,
 }
 
 impl Open {
     /// An IP is held. Returns the row to write, if it is new or has changed: an open tenure continues with its own
     /// beginning.
-    pub fn held(&mut self, key: &str, mut tenure: Tenure) -> Option<Row> {
-        let hash = tenure_hash(key);
-        let known = self.rows.get(&hash).map(|row| (row.name, row.tenure()));
-        if let Some((_, Some(known))) = &known {
-            tenure.from.clone_from(&known.from);
-            tenure.preexisting = known.preexisting;
-            tenure.container = tenure.container.or_else(|| known.container.clone());
-            tenure.pod = tenure.pod.or_else(|| known.pod.clone());
-            if *known == tenure {
-                return None;
-            }
+    pub fn held(&mut self, key: TenureKey, begun: Begun) -> Option<Row> {
+        self.claim(&key);
+        let Some(known) = self.rows.get_mut(&key) else {
+            let row = Row::new(key, begun);
+            self.rows.insert(key, row.clone());
+            return Some(row);
+        };
+        let (ip, netns) = (begun.ip, Place::from(begun.netns));
+        if (known.ip, &known.netns) == (ip, &netns) {
+            return None;
         }
-        let mut row = Row::new(hash, &tenure);
-        if let Some((name, _)) = known {
-            row.name = name;
-        }
-        self.rows.insert(hash, row.clone());
-        Some(row)
+        (known.ip, known.netns) = (ip, netns);
+        Some(known.clone())
     }
 
     /// The container or pod of an open tenure became known. Returns the row to write, if it has changed.
-    pub fn named(
-        &mut self,
-        key: &str,
-        container: Option<Container>,
-        pod: Option<Pod>,
-    ) -> Option<Row> {
-        let row = self.rows.get_mut(&tenure_hash(key))?;
-        let known = row.tenure()?;
-        let mut tenure = known.clone();
-        tenure.container = container.or(tenure.container);
-        tenure.pod = pod.or(tenure.pod);
-        if tenure == known {
-            return None;
-        }
-        row.json = encode(&tenure);
-        Some(row.clone())
+    pub fn named(&mut self, key: &TenureKey, who: &Arc<Named>) -> Option<Row> {
+        self.claim(key);
+        let row = self.rows.get_mut(key)?;
+        let before = row.who.clone();
+        row.learn(Some(who));
+        (row.who != before).then(|| row.clone())
     }
 
     /// A tenure continues under another key, of a netns that is now known by these names. Returns the row to write, and
     /// the row that it replaces if the other key was held as well.
-    pub fn moved(&mut self, from: &str, to: &str, netns: Netns) -> Option<(Row, Option<RowKey>)> {
-        let mut row = self.rows.remove(&tenure_hash(from))?;
-        if let Some(tenure) = row.tenure() {
-            row.json = encode(&Tenure { netns, ..tenure });
-        }
-        let hash = tenure_hash(to);
-        row.hash = hash;
+    pub fn moved(
+        &mut self,
+        from: &TenureKey,
+        to: TenureKey,
+        netns: Netns,
+    ) -> Option<(Row, Option<Row>)> {
+        let mut row = self.take(from)?;
+        row.name = Some(Box::new(row.name()));
+        (row.key, row.netns) = (Key::Known(to), netns.into());
+        self.claim(&to);
         // The older of the two is kept.
-        let older = self.rows.get(&hash).filter(|known| known.name.from() < row.name.from());
-        let superseded = match older {
-            Some(_) => Some(row.name),
-            None => self.continue_from(row),
-        };
-        Some((self.rows.get(&hash)?.clone(), superseded))
+        if let Some(older) = self.rows.get(&to).filter(|known| known.from < row.from) {
+            return Some((older.clone(), Some(row)));
+        }
+        let superseded = row.replace(self.rows.remove(&to));
+        self.rows.insert(to, row.clone());
+        Some((row, superseded))
     }
 
-    /// An IP is no longer held. Returns the ended row, and the ended tenure.
-    pub fn released(&mut self, key: &str, to: &str, ended_by: &str) -> Option<(Row, Tenure)> {
-        self.rows.remove(&tenure_hash(key))?.end(to, ended_by)
+    /// An IP is no longer held. Returns the ended row.
+    pub fn released(&mut self, key: &TenureKey, to: WallMs, ended_by: &'static str) -> Option<Row> {
+        Some(self.take(key)?.end(to, ended_by))
     }
 
     /// Ends every tenure whose key is not in `alive`.
     pub fn settle(
         &mut self,
-        alive: &HashSet<String>,
-        to: &str,
-        ended_by: &str,
-    ) -> Vec<(Row, Tenure)> {
-        let alive: HashSet<u128> = alive.iter().map(|key| tenure_hash(key)).collect();
-        self.rows
-            .extract_if(|hash, _| !alive.contains(hash))
-            .filter_map(|(_, row)| row.end(to, ended_by))
-            .collect()
+        alive: &HashSet<TenureKey>,
+        to: WallMs,
+        ended_by: &'static str,
+    ) -> Vec<Row> {
+        if !self.inherited.is_empty() {
+            alive.iter().for_each(|key| self.claim(key));
+        }
+        let over = self.rows.extract_if(|key, _| !alive.contains(key)).map(|(_, row)| row);
+        let over = over.chain(self.inherited.drain().map(|(_, row)| row));
+        over.map(|row| row.end(to, ended_by)).collect()
     }
 
-    /// Continues a tenure that an earlier run of this boot left open. Returns a row to remove if this run has opened
-    /// the same tenure again: that row covers a shorter time.
-    pub fn continue_from(&mut self, earlier: Row) -> Option<RowKey> {
-        let newer = self.rows.insert(earlier.hash, earlier.clone())?;
-        if newer.name == earlier.name {
-            return None;
-        }
-        // What was learnt since is kept under the older name.
-        if let (Some(tenure), Some(Tenure { from, preexisting, .. })) =
-            (newer.tenure(), earlier.tenure())
-        {
-            let tenure = Tenure { from, preexisting, ..tenure };
-            let row = Row { name: earlier.name, json: encode(&tenure), ..earlier };
-            self.rows.insert(row.hash, row);
-        }
-        Some(newer.name)
+    /// Continues tenures that an earlier run of this boot left open. Returns rows to remove because this run has opened
+    /// the same tenure again: they cover a shorter time.
+    pub(super) fn continue_from(&mut self, earlier: Vec<Row>) -> Vec<Row> {
+        let keys = self.by_hash();
+        let next = |mut row: Row| match keys.get(&row.hash()) {
+            None => {
+                let newer = self.inherited.remove(&row.hash());
+                let superseded = row.replace(newer);
+                self.inherited.insert(row.hash(), row);
+                superseded
+            }
+            Some(key) => {
+                row.key = Key::Known(*key);
+                let superseded = row.replace(self.rows.remove(key));
+                self.rows.insert(*key, row);
+                superseded
+            }
+        };
+        earlier.into_iter().filter_map(next).collect()
+    }
+
+    /// The keys of the tenures that this run has opened, by their hash.
+    fn by_hash(&self) -> HashMap<u128, TenureKey> {
+        self.rows.keys().map(|key| (tenure_hash(key), *key)).collect()
+    }
+
+    /// Those of `rows` whose key is held, and the others.
+    pub(super) fn split(&self, rows: Vec<Row>) -> (Vec<Row>, Vec<Row>) {
+        let keys = self.by_hash();
+        let is_held = |hash| keys.contains_key(&hash) || self.inherited.contains_key(&hash);
+        rows.into_iter().partition(|row| is_held(row.hash()))
     }
 
     /// Whether this key is held.
     #[must_use]
-    pub fn contains(&self, key: &str) -> bool {
-        self.rows.contains_key(&tenure_hash(key))
+    pub fn contains(&self, key: &TenureKey) -> bool {
+        self.get(key).is_some()
     }
 
     /// The open tenure with this key.
     #[must_use]
-    pub fn tenure(&self, key: &str) -> Option<Tenure> {
-        self.rows.get(&tenure_hash(key))?.tenure()
+    pub fn tenure(&self, key: &TenureKey) -> Option<Tenure> {
+        self.get(key).map(Row::tenure)
     }
 
-    /// The open row with this hash of its key.
-    #[must_use]
-    pub fn get(&self, hash: u128) -> Option<&Row> {
-        self.rows.get(&hash)
+    fn get(&self, key: &TenureKey) -> Option<&Row> {
+        let inherited = || self.inherited.get(&tenure_hash(key));
+        self.rows.get(key).or_else(|| if self.inherited.is_empty() { None } else { inherited() })
     }
 
     /// Every open row.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.rows.values()
+        self.rows.values().chain(self.inherited.values())
+    }
+
+    fn take(&mut self, key: &TenureKey) -> Option<Row> {
+        self.claim(key);
+        self.rows.remove(key)
+    }
+
+    /// Moves the row that an earlier run opened with this key to those whose key is known.
+    fn claim(&mut self, key: &TenureKey) {
+        if self.inherited.is_empty() {
+            return;
+        }
+        if let Some(row) = self.inherited.remove(&tenure_hash(key)) {
+            self.rows.insert(*key, Row { key: Key::Known(*key), ..row });
+        }
     }
 }
 

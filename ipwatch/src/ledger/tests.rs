@@ -14,6 +14,7 @@ use crate::clock::Calendar;
 use crate::contract::{Netns, Past, Prefix, Tenure};
 use crate::fact::{Boot, BootNs, NetnsRef, SourceStatus};
 use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Severity, Status, Subject};
+use crate::map::{Begun, Identity as NetnsIdentity, TenureKey};
 
 mod disk;
 mod file;
@@ -78,16 +79,18 @@ impl Whole {
         self.with(|ledger| ledger.observe(now, candidates, blind))
     }
 
-    fn held(&mut self, key: &str, tenure: Tenure) -> bool {
-        self.with(|ledger| ledger.held(key, tenure))
+    fn held(&mut self, name: &str, begun: Begun) -> bool {
+        self.with(|ledger| ledger.held(key(name), begun)).is_some()
     }
 
-    fn released(&mut self, key: &str, at: BootNs, ended_by: &str) -> Option<Tenure> {
-        self.with(|ledger| ledger.released(key, at, ended_by))
+    fn released(&mut self, name: &str, at: BootNs, ended_by: &'static str) -> Option<Tenure> {
+        self.with(|ledger| ledger.released(&key(name), at, ended_by)).map(|row| row.tenure())
     }
 
     fn settle(&mut self, alive: &HashSet<String>, at: BootNs) -> Vec<Tenure> {
-        self.with(|ledger| ledger.settle(alive, at))
+        let alive = alive.iter().map(|name| key(name)).collect();
+        let ended = self.with(|ledger| ledger.settle(&alive, at));
+        ended.iter().map(tenure::Row::tenure).collect()
     }
 
     fn take_ended_by_reboot(&mut self) -> Option<(String, Vec<Tenure>)> {
@@ -148,17 +151,19 @@ fn candidate(key: &str, observed: u64) -> Candidate {
     }
 }
 
-fn tenure(ip: &str, from: u64) -> Tenure {
-    Tenure {
+/// The key of a tenure that a test calls so.
+fn key(name: &str) -> TenureKey {
+    let number = name.bytes().fold(0, |number, byte| number << 8 | u64::from(byte));
+    let ip = "192.0.2.1".parse().unwrap();
+    TenureKey { netns: NetnsIdentity::Cookie(number), ifindex: 2, ip, prefix_len: 24 }
+}
+
+fn tenure(ip: &str, from: u64) -> Begun {
+    Begun {
         ip: ip.parse().unwrap(),
         netns: Netns { cookie: Some(7), ..Netns::default() },
-        container: None,
-        pod: None,
-        from: CALENDAR.date(BootNs(from * SECOND)),
+        from: CALENDAR.wall(BootNs(from * SECOND)),
         preexisting: false,
-        to: None,
-        ended_by: None,
-        times: None,
     }
 }
 
@@ -224,10 +229,16 @@ fn a_restart_within_the_boot_goes_on() {
     assert_eq!(unseen.len(), 1);
     assert_eq!(unseen[0].ended_by.as_deref(), Some("unseen"));
     let over = ledger.released("k1", BootNs(30 * SECOND), "address-deleted").unwrap();
-    assert_eq!(over.from, tenure("10.0.0.1", 5).from);
+    assert_eq!(over.from, tenure("10.0.0.1", 5).from.to_string());
     let first = |n: usize| history(&ledger)[n].clone();
-    assert_eq!(first(0), ("10.0.0.2".into(), tenure("::", 6).from, Some("unseen".into())));
-    assert_eq!(first(1), ("10.0.0.1".into(), tenure("::", 5).from, Some("address-deleted".into())));
+    assert_eq!(
+        first(0),
+        ("10.0.0.2".into(), tenure("::", 6).from.to_string(), Some("unseen".into()))
+    );
+    assert_eq!(
+        first(1),
+        ("10.0.0.1".into(), tenure("::", 5).from.to_string(), Some("address-deleted".into()))
+    );
     close(ledger);
 }
 
@@ -252,7 +263,7 @@ fn a_reboot_ends_everything_and_merges_nothing() {
     assert_eq!(see(&mut ledger, 4, &[]), []);
     let (boot, ended) = ledger.take_ended_by_reboot().unwrap();
     assert_eq!((boot.as_str(), ended.len()), ("boot-1", 1), "and so is who had an IP");
-    assert_eq!(ended[0].from, tenure("10.0.0.1", 5).from);
+    assert_eq!(ended[0].from, tenure("10.0.0.1", 5).from.to_string());
     assert_eq!(ended[0].ended_by.as_deref(), Some("reboot"));
     assert_eq!(ledger.take_ended_by_reboot(), None);
     // The same key in this boot is another tenure, although `settle` was never called.

@@ -46,7 +46,7 @@ pub use netns::{LinkEntry, Netns};
 pub use news::NeighbourNews;
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
-pub use tenure::TenureEvent;
+pub use tenure::{Begun, Named, TenureEvent, TenureKey};
 
 use super::{NodeMap, Owner, Table, Tick};
 use crate::fact::{BootNs, NetnsRef, Scope, TaskKey};

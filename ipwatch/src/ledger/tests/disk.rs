@@ -207,7 +207,7 @@ fn an_earlier_run_that_comes_late_is_joined() {
     let ledger = open(&state, "boot-1");
     let rows = history(&ledger);
     assert_eq!(rows.len(), 2);
-    let from = tenure("10.0.0.1", 5).from;
+    let from = tenure("10.0.0.1", 5).from.to_string();
     assert!(rows.contains(&("10.0.0.1".to_owned(), from.clone(), None)), "{rows:?}");
     assert!(rows.contains(&("10.0.0.2".to_owned(), from, Some("unseen".to_owned()))), "{rows:?}");
     close(ledger);

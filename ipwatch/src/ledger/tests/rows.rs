@@ -4,6 +4,7 @@ use super::*;
 use crate::ledger::backlog::Backlog;
 use crate::ledger::format::Identity;
 use crate::ledger::store::Store;
+use crate::ledger::tenure::Row;
 
 fn identity() -> Identity {
     Identity { boot_id: "boot-1".to_owned(), node: "node-17".to_owned(), began: String::new() }
@@ -43,11 +44,14 @@ fn a_resolved_finding_is_not_among_the_open_ones() {
 #[test]
 fn a_tenure_that_ended_and_began_again_is_open() {
     let (mut open, mut backlog) = (Open::default(), Backlog::default());
-    open.held("k", tenure("10.0.0.1", 1));
-    backlog.tenure(open.released("k", &CALENDAR.date(BootNs(SECOND)), "netns-gone").unwrap().0);
-    let again = open.held("k", tenure("10.0.0.1", 2)).unwrap();
-    backlog.tenure(again.clone());
-    assert_eq!(written([backlog]).tenures, [again]);
+    open.held(key("k"), tenure("10.0.0.1", 1));
+    let over = open.released(&key("k"), CALENDAR.wall(BootNs(SECOND)), "netns-gone").unwrap();
+    backlog.tenure(over.name(), over);
+    let again = open.held(key("k"), tenure("10.0.0.1", 2)).unwrap();
+    backlog.tenure(again.name(), again.clone());
+    let read = written([backlog]).tenures;
+    let whole = |row: &Row| (row.name(), row.hash(), row.tenure());
+    assert_eq!(read.iter().map(whole).collect::<Vec<_>>(), [whole(&again)]);
 }
 
 #[test]
@@ -68,24 +72,27 @@ fn what_comes_back_unwritten_yields_to_what_is_newer() {
 #[test]
 fn only_what_is_over_is_given_up_and_that_is_counted() {
     let (mut open, mut backlog) = (Open::default(), Backlog::default());
-    backlog.tenure(open.held("lasts", tenure("10.9.9.9", 1)).unwrap());
+    let lasts = open.held(key("lasts"), tenure("10.9.9.9", 1)).unwrap();
+    backlog.tenure(lasts.name(), lasts);
     for n in 0..10_000_u64 {
-        open.held("k", tenure("10.0.0.1", n + 2));
-        let date = CALENDAR.date(BootNs((n + 2) * SECOND));
-        backlog.tenure(open.released("k", &date, "address-deleted").unwrap().0);
+        open.held(key("k"), tenure("10.0.0.1", n + 2));
+        let at = CALENDAR.wall(BootNs((n + 2) * SECOND));
+        let over = open.released(&key("k"), at, "address-deleted").unwrap();
+        backlog.tenure(over.name(), over);
     }
     assert_eq!(backlog.lost() + backlog.len() as u64, 10_001);
     assert!(backlog.lost() > 0);
-    assert_eq!(backlog.tenures().filter(|row| row.ended == 0).count(), 1);
+    assert_eq!(backlog.tenures().filter(|(_, row)| row.ended() == 0).count(), 1);
 }
 
 #[test]
 fn what_is_lost_is_counted_once_however_often_a_write_fails() {
     let (mut open, mut backlog) = (Open::default(), Backlog::default());
     for n in 0..10_000_u64 {
-        open.held("k", tenure("10.0.0.1", n + 2));
-        let date = CALENDAR.date(BootNs((n + 2) * SECOND));
-        backlog.tenure(open.released("k", &date, "address-deleted").unwrap().0);
+        open.held(key("k"), tenure("10.0.0.1", n + 2));
+        let at = CALENDAR.wall(BootNs((n + 2) * SECOND));
+        let over = open.released(&key("k"), at, "address-deleted").unwrap();
+        backlog.tenure(over.name(), over);
     }
     let lost = backlog.lost();
     assert!(lost > 0);

@@ -3,46 +3,79 @@
 //! A netns is announced once its permanent identity is known, so that the key of a tenure stays the same until its end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use crate::contract::{self, Container, Pod, Tenure};
+use crate::clock::WallMs;
+use crate::contract::{self, Container, Pod};
 use crate::fact::{Attachment, BootNs, NetnsRef};
 
-use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
+use crate::map::{AddressEntry, AddressId, Identity, Netns, NetnsId, NodeMap};
 
 /// Maximum number of events kept until the daemon takes them. A replay that never takes them must not grow without
 /// bound.
 const MAX_EVENTS: usize = 65_536;
 
+/// Identifies a tenure: the same until the tenure ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TenureKey {
+    pub netns: Identity,
+    /// Index of the device.
+    pub ifindex: u32,
+    pub ip: IpAddr,
+    pub prefix_len: u8,
+}
+
+impl fmt::Display for TenureKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}/{}", self.netns, self.ifindex, self.ip, self.prefix_len)
+    }
+}
+
+/// A tenure that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    pub ip: IpAddr,
+    pub netns: contract::Netns,
+    pub from: WallMs,
+    /// It was already held then, when ipwatch first looked.
+    pub preexisting: bool,
+}
+
+/// Who has the netns of a tenure.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Named {
+    pub container: Option<Container>,
+    pub pod: Option<Pod>,
+}
+
+impl Named {
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.container.is_some() || self.pod.is_some()
+    }
+}
+
 /// A change of tenure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TenureEvent {
     /// An address was added, or existed at the start.
-    Held {
-        /// Netns identity, device, IP and prefix: the same until the tenure ends.
-        key: String,
-        tenure: Tenure,
-    },
+    Held { key: TenureKey, begun: Begun },
     /// The container or pod became known.
-    Named {
-        /// As in `Held`.
-        key: String,
-        container: Option<Container>,
-        pod: Option<Pod>,
-    },
+    Named { key: TenureKey, who: Arc<Named> },
     /// Two netns turned out to be one: the tenure continues under another key.
     Moved {
         /// The former key.
-        from: String,
-        /// As in `Held`, from now on.
-        to: String,
+        from: TenureKey,
+        /// The key from now on.
+        to: TenureKey,
         /// The netns, with all its names.
         netns: contract::Netns,
     },
     /// The address was removed.
     Released {
-        /// As in `Held`.
-        key: String,
+        key: TenureKey,
         at: BootNs,
         /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
         ended_by: &'static str,
@@ -89,7 +122,7 @@ impl NodeMap {
 
     /// Keys of every current tenure.
     #[must_use]
-    pub fn tenure_keys(&self) -> std::collections::HashSet<String> {
+    pub fn tenure_keys(&self) -> std::collections::HashSet<TenureKey> {
         let mut keys = std::collections::HashSet::new();
         for entry in self.kernel.netns.values().filter(|entry| entry.announced && !entry.host) {
             keys.extend(entry.routable().filter_map(|(key, _)| self.tenure_key(entry.id, key)));
@@ -99,7 +132,7 @@ impl NodeMap {
 
     /// The key of the tenure that an address is, as it is shown.
     #[must_use]
-    pub fn tenure_of(&self, shown: &contract::Address) -> Option<String> {
+    pub fn tenure_of(&self, shown: &contract::Address) -> Option<TenureKey> {
         let (ip, interface) = (shown.ip?, shown.interface.as_ref()?);
         let contract::Netns { cookie, inode, nsid, .. } = shown.netns;
         let id = self.find(&NetnsRef { cookie, inode, nsid })?;
@@ -110,33 +143,26 @@ impl NodeMap {
     }
 
     /// Keys of the tenures that an IP has in a netns, told or not: what a finding that names both is about.
-    pub fn tenures_in(&self, id: NetnsId, ip: IpAddr) -> impl Iterator<Item = String> {
+    pub fn tenures_in(&self, id: NetnsId, ip: IpAddr) -> impl Iterator<Item = TenureKey> {
         let addresses = self.kernel.netns.get(&id).into_iter().flat_map(|entry| &entry.addresses);
         let keys = addresses.map(|(key, _)| key).filter(move |key| key.local == ip);
         keys.filter_map(move |key| self.tenure_key(id, key))
     }
 
     /// The key of an address's tenure; `None` for addresses of the host and those that nobody else could get.
-    fn tenure_key(&self, id: NetnsId, key: &AddressId) -> Option<String> {
+    fn tenure_key(&self, id: NetnsId, key: &AddressId) -> Option<TenureKey> {
         let entry = self.kernel.netns.get(&id)?;
         let known = entry.addresses.get(key)?;
         (!entry.host && entry.is_routable(key)).then(|| tenure_name(entry, key, known.prefix_len))
     }
 
-    fn tenure(&self, id: NetnsId, key: &AddressId) -> Option<Tenure> {
-        let entry = self.kernel.netns.get(&id)?;
-        let AddressEntry { since, seen_to_come, .. } = *entry.addresses.get(key)?;
-        Some(Tenure {
+    fn begun(&self, entry: &Netns, key: &AddressId, known: &AddressEntry) -> Begun {
+        Begun {
             ip: key.local,
             netns: self.netns_view(entry),
-            container: None,
-            pod: None,
-            from: self.calendar().date(since),
-            preexisting: !seen_to_come,
-            to: None,
-            ended_by: None,
-            times: None,
-        })
+            from: self.calendar().wall(known.since),
+            preexisting: !known.seen_to_come,
+        }
     }
 
     /// Reports the addresses of a netns, once its identity will not change any more.
@@ -163,19 +189,23 @@ impl NodeMap {
     }
 
     pub(in crate::map) fn announce_address(&mut self, id: NetnsId, key: &AddressId) {
-        if !self.kernel.netns.get(&id).is_some_and(|entry| entry.announced) {
+        let Some(entry) = self.kernel.netns.get(&id).filter(|entry| entry.announced) else {
+            return;
+        };
+        let Some(known) = entry.addresses.get(key) else { return };
+        if entry.host || !entry.is_routable(key) {
             return;
         }
-        let (name, tenure) = (self.tenure_key(id, key), self.tenure(id, key));
+        let name = tenure_name(entry, key, known.prefix_len);
+        let begun = self.begun(entry, key, known);
+        self.kernel.tenures.push(TenureEvent::Held { key: name, begun });
+        let none = || Unnamed::These(BTreeSet::new());
+        if let Unnamed::These(new) = self.kernel.tenures.unnamed.entry(id).or_insert_with(none) {
+            new.insert(*key);
+        }
         let entry = self.kernel.netns.get_mut(&id).and_then(|entry| entry.addresses.get_mut(key));
-        if let (Some(name), Some(tenure), Some(entry)) = (name, tenure, entry) {
-            entry.told = true;
-            self.kernel.tenures.push(TenureEvent::Held { key: name, tenure });
-            let none = || Unnamed::These(BTreeSet::new());
-            if let Unnamed::These(new) = self.kernel.tenures.unnamed.entry(id).or_insert_with(none)
-            {
-                new.insert(*key);
-            }
+        if let Some(known) = entry {
+            known.told = true;
         }
     }
 
@@ -199,8 +229,12 @@ impl NodeMap {
             return;
         }
         let name = tenure_name(entry, key, prefix_len);
-        if !told && let Some(tenure) = self.tenure(id, key) {
-            self.kernel.tenures.push(TenureEvent::Held { key: name.clone(), tenure });
+        if !told
+            && let Some(entry) = self.kernel.netns.get(&id)
+            && let Some(known) = entry.addresses.get(key)
+        {
+            let begun = self.begun(entry, key, known);
+            self.kernel.tenures.push(TenureEvent::Held { key: name, begun });
         }
         self.kernel.tenures.push(TenureEvent::Released { key: name, at, ended_by });
     }
@@ -229,7 +263,7 @@ impl NodeMap {
     }
 
     /// The keys under which the tenures of a netns were reported, before the netns is merged into another.
-    pub(in crate::map) fn told_tenures(entry: &Netns) -> Vec<(AddressId, String)> {
+    pub(in crate::map) fn told_tenures(entry: &Netns) -> Vec<(AddressId, TenureKey)> {
         let told = entry.addresses.iter().filter(|(_, known)| known.told);
         told.map(|(key, known)| (*key, tenure_name(entry, key, known.prefix_len))).collect()
     }
@@ -238,7 +272,7 @@ impl NodeMap {
     pub(in crate::map) fn move_tenures(
         &mut self,
         id: NetnsId,
-        told: Vec<(AddressId, String)>,
+        told: Vec<(AddressId, TenureKey)>,
         at: BootNs,
     ) {
         let moved = !told.is_empty();
@@ -263,7 +297,8 @@ impl NodeMap {
 
     fn name_tenures_of(&mut self, id: NetnsId, which: Unnamed) {
         let (container, pod) = self.sandbox_of(id);
-        if container.is_none() && pod.is_none() {
+        let who = Arc::new(Named { container, pod });
+        if !who.is_known() {
             return;
         }
         let Some(entry) = self.kernel.netns.get(&id) else { return };
@@ -273,8 +308,8 @@ impl NodeMap {
         };
         for address in addresses {
             if let Some(key) = self.tenure_key(id, &address) {
-                let (container, pod) = (container.clone(), pod.clone());
-                self.kernel.tenures.push(TenureEvent::Named { key, container, pod });
+                let who = Arc::clone(&who);
+                self.kernel.tenures.push(TenureEvent::Named { key, who });
             }
         }
     }
@@ -291,6 +326,6 @@ impl NodeMap {
     }
 }
 
-fn tenure_name(entry: &Netns, key: &AddressId, prefix_len: u8) -> String {
-    format!("{}/{}/{}/{prefix_len}", entry.identity, key.ifindex, key.local)
+fn tenure_name(entry: &Netns, key: &AddressId, prefix_len: u8) -> TenureKey {
+    TenureKey { netns: entry.identity, ifindex: key.ifindex, ip: key.local, prefix_len }
 }

@@ -157,7 +157,7 @@ fn each_tenure_is_named_once_and_all_of_them_when_the_owner_is_known() {
     let named = |feed: &mut Feed| {
         let events = feed.map.take_tenures();
         let keys = events.into_iter().filter_map(|event| match event {
-            TenureEvent::Named { key, pod: Some(_), .. } => Some(key),
+            TenureEvent::Named { key, who } if who.pod.is_some() => Some(key.to_string()),
             _ => None,
         });
         keys.collect::<Vec<_>>()
