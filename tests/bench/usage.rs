@@ -58,7 +58,11 @@ impl Usage {
 
     /// Resident memory.
     pub(crate) fn memory(&self) -> String {
-        let mib = |kib: u64| kib as f64 / 1024.0;
-        format!("{:.1} MiB ({:.1} MiB of it anonymous)", mib(self.rss_kib), mib(self.anon_kib))
+        let anonymous = self.anon_kib as f64 / 1024.0;
+        format!("{:.1} MiB ({anonymous:.1} MiB of it anonymous)", self.resident_mib())
+    }
+
+    pub(crate) fn resident_mib(&self) -> f64 {
+        self.rss_kib as f64 / 1024.0
     }
 }

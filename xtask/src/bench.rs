@@ -1,13 +1,14 @@
-//! `cargo xtask bench`: measures the figures that the design promises, and prints each beside its goal. The
-//! benchmarks are in `tests/bench` (real kernel objects) and `ipwatch/benches` (the pure half); the lead time of
-//! warnings and their false alarms are measured by end-to-end tests.
+//! `cargo xtask bench`: measures the figures that the design promises, prints each beside its goal, and writes them into
+//! `docs/figures.json` ([`crate::figures`]). The benchmarks are in `tests/bench` (real kernel objects) and
+//! `ipwatch/benches` (the pure half); the lead time of warnings and their false alarms are measured by end-to-end tests.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
-use crate::shell::{command, output, run as run_command};
+use crate::figures::{Origin, Reader};
+use crate::shell::{command, lines, output, run as run_command};
 use crate::{build, kubernetes, place, setup};
 
 /// Runs `[--before COMMIT] [FILTER]…`; with filters only benchmarks whose name contains one.
@@ -23,9 +24,11 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     let ipwatch = build::release()?;
     let (bench, cri) = (build::test_binary("bench")?, build::cri()?);
     let e2e = build::test_binary("e2e")?;
+    let (mut reader, origin) = (Reader::default(), Origin::here()?);
     if filters.is_empty() {
         for bench in ["replay", "ipam"] {
-            run_command(&mut build::cargo(&["bench", "-p", "ipwatch", "--bench", bench])?)?;
+            let mut bench = build::cargo(&["bench", "-p", "ipwatch", "--bench", bench])?;
+            read(&mut bench, &mut reader)?;
         }
     }
     let kubernetes = kubernetes::for_tests(&bench, filters).unwrap_or_else(|error| {
@@ -40,10 +43,26 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         command
     };
     // A benchmark takes longer than a test may.
-    run_command(with(bench).env("IPWATCH_TEST_SLOW", "5").args(filters))?;
+    let measured = read(with(bench).env("IPWATCH_TEST_SLOW", "5").args(filters), &mut reader);
+    // What was measured is kept, even if one of the benchmarks failed.
+    reader.keep(false, &origin)?;
+    measured?;
     if filters.is_empty() {
-        run_command(with(e2e).args(["lead::", "healthy::", "--without", "OwnMachine"]))?;
+        let mut healthy = Reader::default();
+        let tests = ["lead::", "healthy::", "--without", "OwnMachine"];
+        read(with(e2e).args(tests), &mut healthy)?;
+        healthy.keep(false, &origin)?;
     }
+    Ok(())
+}
+
+/// Runs a command, shows its output, and reads the figures in it.
+fn read(command: &mut Command, reader: &mut Reader) -> Result<()> {
+    let status = lines(command, |line| {
+        println!("{line}");
+        reader.read(line);
+    })?;
+    ensure!(status.success(), "{command:?}: {status}");
     Ok(())
 }
 

@@ -13,7 +13,9 @@
 //! - `recordings [NAME]…`: recreates `recordings/*.jsonl` from the end-to-end tests of field cases.
 //! - `pictures`: draws the pictures of the documentation from their sources.
 //! - `package`: builds a .deb and an .rpm, for this machine or for arm64.
-//! - `bench [--before COMMIT] [FILTER]…`: measures the figures that the design promises.
+//! - `bench [--before COMMIT] [FILTER]…`: measures the figures that the design promises, for `docs/figures.json`.
+//! - `figures [FILE COMMIT]`: writes the figures of `docs/figures.json` into the pages; with the saved output of a
+//!   benchmark of that commit, merges it first.
 //!
 //! Packages that a command needs are installed by apt, with a message ([`setup`]). Downloads and builds that take
 //! long are kept in a cache outside the checkout ([`place`]).
@@ -26,6 +28,7 @@ mod bench;
 mod build;
 mod demo;
 mod ebpf;
+mod figures;
 mod fuzz;
 mod instructions;
 mod interrupt;
@@ -72,7 +75,9 @@ Usage: cargo xtask COMMAND
   recordings [NAME...]        record the field cases in recordings/ anew (root)
   pictures                    draw docs/images/*.svg from their sources
   bench [--before COMMIT] [FILTER]...
-                              measure what the design promises (root); --before: beside the build of that commit";
+                              measure what the design promises (root), into docs/figures.json and the pages;
+                              --before: beside the build of that commit
+  figures [FILE COMMIT]       write docs/figures.json into the pages, after merging the output of a bench of that commit";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -91,6 +96,7 @@ fn main() -> ExitCode {
         ["recordings", names @ ..] => recordings::command_line(names).map(|()| true),
         ["pictures"] => pictures::draw().map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
+        ["figures", words @ ..] => figures::command_line(words).map(|()| true),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::build::{self, Binaries};
+use crate::figures::{Origin, Reader};
 use crate::phases::Phases;
 use crate::tally::Tally;
 use crate::{fuzz, instructions, kubernetes, place, setup, shell, vm};
@@ -191,9 +192,16 @@ fn on_this_host(
     // Probes on kernel functions are tested in the VMs, even if this kernel supports them. Tests that stop the
     // machine's own network are not run here either.
     let elsewhere = ["--without", "Tracing", "--without", "OwnMachine", "--without", "Systemd"];
-    tally.add(
-        &phases.run("end to end on this host", || count(e2e().args(filters).args(elsewhere)))?,
-    );
+    let mut figures = Reader::default();
+    tally.add(&phases.run("end to end on this host", || {
+        count_and(e2e().args(filters).args(elsewhere), |line| figures.read(line))
+    })?);
+    // README has the leads of ten runs.
+    if wanted.repeat.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number >= 10)
+        && tally.failed == 0
+    {
+        figures.keep(true, &Origin::here()?)?;
+    }
     if filters.is_empty() {
         tally.add(&phases.run("end to end on this host, without probes", || {
             // Only a probe's list of files shows a netns that nothing but an fd or a socket has held since before the
@@ -255,9 +263,15 @@ impl Daemons {
 /// Runs tests, shows their output, and sums up their results. If the command fails without a failed test, that counts
 /// as a failure.
 pub(crate) fn count(command: &mut Command) -> Result<Tally> {
+    count_and(command, |_| {})
+}
+
+/// Like [`count`], and calls `each` with each line.
+fn count_and(command: &mut Command, mut each: impl FnMut(&str)) -> Result<Tally> {
     let mut tally = Tally::default();
     let status = shell::lines(command, |line| {
         println!("{line}");
+        each(line);
         tally.read(line, "");
     })?;
     if !status.success() && tally.failed == 0 {
