@@ -154,7 +154,8 @@ fn is_out_of_files(failure: &Failure) -> bool {
 
 fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
     let Cli { global, command } = cli;
-    if let Some(root) = global.host_root.as_deref().filter(|_| command.is_about_the_node()) {
+    let root = global.host_root.as_deref().filter(|root| !root.as_os_str().is_empty());
+    if let Some(root) = root.filter(|_| command.is_about_the_node()) {
         host_root::enter(root).map_err(anyhow::Error::from)?;
     }
     let out = Out::new(&global);

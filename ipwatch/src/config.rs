@@ -1,15 +1,21 @@
-//! `ipwatch.toml`, read and validated whole before anything starts.
+//! `ipwatch.toml` and the variables that go before it ([`environment`]), read and validated whole before anything
+//! starts.
 //!
 //! Every key has a default; an unknown key is an error, because a misspelt grace is worse than none.
 
+pub mod environment;
 pub mod keys;
 pub mod text;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
+use self::environment::{Variable, Wrong};
+use self::keys::Key;
 use crate::bounded;
 use crate::contract::Prefix;
 use crate::engine::Settings;
@@ -289,6 +295,45 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A variable has a value that its key does not take.
+    #[error("the environment variable {} ({}) is wrong: {}; correct it and try again", .0.variable, .0.key, .0.message)]
+    Variable(Wrong),
+}
+
+/// A configuration, and where its values come from.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What is in force.
+    pub config: Config,
+    /// The keys in the file. Their values are not kept: they may be secrets.
+    in_file: Vec<&'static Key>,
+    variables: Vec<Variable>,
+}
+
+/// Where the value of a key comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody has set it.
+    Default,
+    /// The file.
+    File,
+    /// The variable of this name.
+    Variable(String),
+    /// An option of the command line, such as `--socket`.
+    Option(&'static str),
+}
+
+impl Loaded {
+    /// Where the value of a key comes from.
+    #[must_use]
+    pub fn origin(&self, key: &Key) -> Origin {
+        let is = |other: &&Key| other.name == key.name;
+        match self.variables.iter().find(|variable| is(&variable.key)) {
+            Some(variable) => Origin::Variable(variable.name()),
+            None if self.in_file.iter().any(is) => Origin::File,
+            None => Origin::Default,
+        }
+    }
 }
 
 /// What to do about a file that cannot be read.
@@ -300,37 +345,69 @@ fn way_to_read(error: &std::io::Error) -> &'static str {
 }
 
 impl Config {
-    /// The configuration in `path`, or in [`DEFAULT_PATH`] if that is there, or the defaults.
+    /// The configuration in `path`, or in [`DEFAULT_PATH`] if that is there, or the defaults; the variables of this
+    /// process go before it.
     ///
     /// # Errors
-    /// The file named cannot be read, or says something it may not.
+    /// The file named cannot be read, or it or a variable says something it may not.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::load_with_origins(path).map(|loaded| loaded.config)
+    }
+
+    /// Like [`Config::load`], with the origin of each value.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_with_origins(path: Option<&Path>) -> Result<Loaded, ConfigError> {
+        let environment: Vec<_> = std::env::vars_os().collect();
         let (path, named) = path.map_or((Path::new(DEFAULT_PATH), false), |path| (path, true));
         let read = match bounded::read(path, MAX_BYTES) {
             Ok(read) => read,
             Err(error) if !named && error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self::default());
+                return Self::build("", path, &environment);
             }
             Err(source) => return Err(ConfigError::Read { path: path.into(), source }),
         };
         if read.truncated {
             return Err(ConfigError::TooLarge(path.into()));
         }
-        let text = String::from_utf8_lossy(&read.bytes);
-        Self::parse(&text, path)
+        Self::build(&String::from_utf8_lossy(&read.bytes), path, &environment)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map(|span| text[..span.start].matches('\n').count());
-            ConfigError::Parse {
-                path: path.into(),
-                place: line.map(|line| format!(":{}", line + 1)).unwrap_or_default(),
-                message: complaint(text, line, error.message()),
+    /// The configuration of a file with this text and of these variables.
+    fn build(
+        text: &str,
+        path: &Path,
+        environment: &[(OsString, OsString)],
+    ) -> Result<Loaded, ConfigError> {
+        // The text itself, because only then an error has its line.
+        let file: Self = toml::from_str(text).map_err(|error| in_file(text, path, &error))?;
+        let mut whole: Table = text.parse().map_err(|error| in_file(text, path, &error))?;
+        let in_keys = keys::KEYS.iter().filter(|key| key.is_in(&whole)).collect();
+        let variables = environment::read(environment).map_err(ConfigError::Variable)?;
+        variables.iter().for_each(|variable| variable.set(&mut whole));
+        let config = if variables.is_empty() {
+            file
+        } else {
+            whole.try_into().map_err(|error| in_file(text, path, &error))?
+        };
+        config.validate().map_err(|message| {
+            // The variable that is wrong in the same way without the file.
+            let same = |variable: &&Variable| {
+                let alone = variable.alone().and_then(|config| config.validate());
+                alone.err().as_ref() == Some(&message)
+            };
+            match variables.iter().find(same) {
+                Some(variable) => ConfigError::Variable(variable.wrong(message)),
+                None => ConfigError::Value { path: path.into(), message },
             }
         })?;
-        config.validate().map_err(|message| ConfigError::Value { path: path.into(), message })?;
-        Ok(config)
+        Ok(Loaded { config, in_file: in_keys, variables })
+    }
+
+    #[cfg(test)]
+    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::build(text, path, &[]).map(|loaded| loaded.config)
     }
 
     fn validate(&self) -> Result<(), String> {
@@ -391,6 +468,16 @@ impl Config {
             thresholds: self.thresholds(),
             shared: self.addresses.shared.clone(),
         }
+    }
+}
+
+/// An error in the text of a file.
+fn in_file(text: &str, path: &Path, error: &toml::de::Error) -> ConfigError {
+    let line = error.span().map(|span| text[..span.start].matches('\n').count());
+    ConfigError::Parse {
+        path: path.into(),
+        place: line.map(|line| format!(":{}", line + 1)).unwrap_or_default(),
+        message: complaint(text, line, error.message()),
     }
 }
 
@@ -461,6 +548,14 @@ fn nanoseconds(duration: SignedDuration) -> u64 {
 mod tests {
     use super::*;
     use crate::sources::runtime::Kind;
+
+    /// The configuration of this text and these variables.
+    pub(super) fn built(
+        text: &str,
+        environment: &[(OsString, OsString)],
+    ) -> Result<Loaded, ConfigError> {
+        Config::build(text, Path::new("test.toml"), environment)
+    }
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("test.toml")).map_err(|error| error.to_string())

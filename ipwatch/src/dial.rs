@@ -1,5 +1,7 @@
 //! Connections to servers: TCP with or without TLS, and HTTP/1.1 over them.
 
+pub(crate) mod names;
+
 use std::io;
 use std::sync::Arc;
 
@@ -37,7 +39,8 @@ impl Tls {
 
 /// Connects. The caller must set a timeout.
 pub(crate) async fn tcp(host: &str, port: u16, tls: Option<&Tls>) -> io::Result<Box<dyn Io>> {
-    let stream = TcpStream::connect((host, port)).await?;
+    let addresses = names::lookup(host, port).await?;
+    let stream = TcpStream::connect(&addresses[..]).await?;
     // Short messages should arrive at once.
     stream.set_nodelay(true)?;
     secured(stream, tls).await

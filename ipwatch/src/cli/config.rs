@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use super::args::{ConfigCommand, ConfigWhat, Configured, Global};
 use super::output::Out;
 use super::{Failure, Outcome, daemon};
-use crate::config::{Config, DEFAULT_PATH, text};
+use crate::config::keys::Key;
+use crate::config::{Config, DEFAULT_PATH, Origin, text};
 use crate::escape::escape;
 use crate::sinks::otlp::config::environment;
 
@@ -33,6 +34,7 @@ fn check(file: Option<PathBuf>) -> Result<String, Failure> {
     config.otlp.settings(&|_| None).context("the configuration is wrong")?;
     // Without the files named in `[calico]` the daemon starts, and reports a source that is down.
     config.calico.check().context("the configuration is wrong")?;
+    daemon::warn_of_unknown_variables();
     let file = file.unwrap_or_else(|| DEFAULT_PATH.into());
     let shown = file.to_string_lossy();
     let shown = escape(&shown);
@@ -43,10 +45,24 @@ fn check(file: Option<PathBuf>) -> Result<String, Failure> {
     })
 }
 
+/// The variable that applies if nothing else names an endpoint.
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
 fn show(global: &Global, configured: &Configured) -> Result<String, Failure> {
-    let mut config = daemon::config(global, configured)?;
-    // The environment applies if the file has no endpoint.
-    let endpoint = config.otlp.endpoint;
-    config.otlp.endpoint = endpoint.or_else(|| environment("OTEL_EXPORTER_OTLP_ENDPOINT"));
-    Ok(text::effective(&config))
+    let loaded = Config::load_with_origins(configured.config.as_deref());
+    let mut loaded = loaded.map_err(anyhow::Error::from)?;
+    daemon::warn_of_unknown_variables();
+    let socket = global.named_socket();
+    let named = socket.is_some();
+    loaded.config.socket = socket.unwrap_or(loaded.config.socket);
+    let endpoint = loaded.config.otlp.endpoint.take();
+    let inherited = endpoint.is_none().then(|| environment(ENDPOINT)).flatten();
+    let inherits = inherited.is_some();
+    loaded.config.otlp.endpoint = endpoint.or(inherited);
+    let origin = |key: &Key| match key.name {
+        "socket" if named => Origin::Option("--socket"),
+        "otlp.endpoint" if inherits => Origin::Variable(ENDPOINT.to_owned()),
+        _ => loaded.origin(key),
+    };
+    Ok(text::effective(&loaded.config, &origin))
 }

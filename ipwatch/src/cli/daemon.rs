@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::args::{Configured, Global, Record, Run};
 use super::{Failure, Outcome};
-use crate::config::Config;
+use crate::config::{Config, environment};
 use crate::daemon;
 
 pub(super) fn run(global: &Global, run: Run) -> Result<Outcome, Failure> {
@@ -12,12 +12,13 @@ pub(super) fn run(global: &Global, run: Run) -> Result<Outcome, Failure> {
     let socket = global.named_socket();
     let read = move || {
         let mut config = Config::load(configured.config.as_deref())?;
-        // The command line overrides the file, at a reload as well.
+        // The command line overrides file and environment, at a reload as well.
         config.socket = socket.clone().unwrap_or(config.socket);
         config.state_dir = state_dir.clone().unwrap_or(config.state_dir);
         Ok(config)
     };
     let config = read().map_err(anyhow::Error::from)?;
+    warn_of_unknown_variables();
     daemon::run(config, Arc::new(read))?;
     Ok(Outcome::Fine)
 }
@@ -25,6 +26,7 @@ pub(super) fn run(global: &Global, run: Run) -> Result<Outcome, Failure> {
 pub(super) fn record(global: &Global, record: Record) -> Result<Outcome, Failure> {
     let Record { configured, out, duration } = record;
     let file = Some(out).filter(|out| out.as_os_str() != "-");
+    warn_of_unknown_variables();
     daemon::record(config(global, &configured)?, file, duration)?;
     Ok(Outcome::Fine)
 }
@@ -37,4 +39,12 @@ pub(super) fn config(global: &Global, configured: &Configured) -> Result<Config,
         config.socket = socket;
     }
     Ok(config)
+}
+
+/// Warns of variables that look like ours and are none: a misspelt one is not silently ignored. It is no error, because
+/// others may set such variables: Kubernetes does for a Service with the name `ipwatch`.
+pub(super) fn warn_of_unknown_variables() {
+    for line in environment::unknown(std::env::vars_os()) {
+        tracing::warn!("{line}");
+    }
 }

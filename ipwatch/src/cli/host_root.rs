@@ -8,6 +8,9 @@
 //! The container must have the node's processes, the node's network, and mounts that follow the node's. A private
 //! copy of the node's mounts keeps alive what the node unmounts, such as the network namespaces and file systems of
 //! dead pods: such a container is refused here.
+//!
+//! Names of servers are resolved as in the container, whose DNS knows the cluster's Services: one thread stays in the
+//! container's root for that (`dial/names.rs`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,6 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::bounded;
+use crate::dial::names;
 
 /// Maximum size of mountinfo, in bytes.
 const MOUNTINFO: usize = 16 << 20;
@@ -54,8 +58,8 @@ pub(super) enum HostRootError {
     },
 }
 
-/// Makes `path` the root of this process. Must be called before any thread starts, because all threads share the
-/// root.
+/// Makes `path` the root of this process, and leaves a thread behind that resolves names. Must be called before any other
+/// thread starts, because those share the root.
 ///
 /// # Errors
 /// [`HostRootError`]; the root is unchanged then.
@@ -78,6 +82,7 @@ pub(super) fn enter(path: &Path) -> Result<(), HostRootError> {
     if let Some(point) = pinned(&mounts, path) {
         return Err(HostRootError::Pins { path: path.to_owned(), point });
     }
+    names::stay().map_err(closed)?;
     rustix::process::chroot(path).map_err(|error| closed(error.into()))?;
     rustix::process::chdir("/").map_err(|error| closed(error.into()))
 }

@@ -71,6 +71,14 @@ impl Key {
         self.name.rsplit_once('.').unwrap_or(("", self.name))
     }
 
+    /// Whether a file with this content sets it.
+    pub(super) fn is_in(&self, file: &toml::Table) -> bool {
+        let (table, name) = self.parts();
+        let place =
+            if table.is_empty() { Some(file) } else { file.get(table).and_then(Value::as_table) };
+        place.is_some_and(|place| place.contains_key(name))
+    }
+
     /// Its value, whole: to compare, not to show.
     #[must_use]
     pub fn value(&self, config: &Config) -> Option<Value> {

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-use super::Config;
 use super::keys::{KEYS, Key, TABLES};
+use super::{Config, Origin};
 
 /// Comments are broken here.
 const WIDTH: usize = 96;
@@ -19,7 +19,7 @@ pub fn defaults() -> String {
         &mut text,
         "ipwatch.toml: every key, commented out, with its default. An unknown key is an error; \
          `ipwatch config check FILE` says which. Keys marked (reload) are taken over by \
-         `systemctl reload ipwatch`, all others by a restart.",
+         `systemctl reload ipwatch`, all others by a restart. A variable goes before the file: IPWATCH_STUCK__GRACE is the key grace of [stuck].",
     );
     each_table(&mut text, |text, key| {
         let marked = if key.live { " (reload)" } else { "" };
@@ -34,16 +34,23 @@ pub fn defaults() -> String {
     text
 }
 
-/// What is in force, secrets hidden. Keys that have no value are named in a comment.
+/// What is in force, secrets hidden. A comment says where a value comes from that is no default. Keys that have no
+/// value are named in a comment.
 #[must_use]
-pub fn effective(config: &Config) -> String {
+pub fn effective(config: &Config, origin: &dyn Fn(&Key) -> Origin) -> String {
     let mut text = String::new();
     each_table(&mut text, |text, key| {
         let (_, name) = key.parts();
         // Writing to a String cannot fail.
         let _ = match key.shown(config) {
-            Some(value) => writeln!(text, "{name} = {value}"),
-            None => writeln!(text, "#{name} is not set"),
+            Some(value) => write!(text, "{name} = {value}"),
+            None => write!(text, "#{name} is not set"),
+        };
+        let _ = match origin(key) {
+            Origin::Default => writeln!(text),
+            Origin::File => writeln!(text, "  # file"),
+            Origin::Variable(name) => writeln!(text, "  # {name}"),
+            Origin::Option(name) => writeln!(text, "  # {name}"),
         };
     });
     text.trim_start().to_owned()

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::builder::{EnumValueParser, OsStringValueParser, PossibleValue, TypedValueParser};
 use clap::{Args, ColorChoice, ValueEnum};
 
 use super::REPORT;
@@ -23,7 +23,9 @@ pub(in crate::cli) struct Global {
         global = true,
         help_heading = GLOBALS,
         value_name = "DIR",
-        env = "IPWATCH_HOST_ROOT"
+        env = "IPWATCH_HOST_ROOT",
+        // An empty variable is not set: that is how a pod of our image takes its variable back.
+        value_parser = OsStringValueParser::new().map(PathBuf::from)
     )]
     pub(in crate::cli) host_root: Option<PathBuf>,
     /// Output format; `report` also takes a file

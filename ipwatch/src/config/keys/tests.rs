@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::super::text;
+use super::super::{Origin, text};
 use super::*;
 
 /// The names that serde takes in a table, from what it says of one that it does not take.
@@ -102,7 +102,7 @@ fn what_is_in_force_reads_back_to_the_same() {
         max_mib = 7
     "#;
     let config = Config::parse(odd, Path::new("odd.toml")).unwrap();
-    let shown = text::effective(&config);
+    let shown = text::effective(&config, &|_| Origin::Default);
     assert_eq!(Config::parse(&shown, Path::new("shown.toml")).unwrap(), config, "{shown}");
     let names: Vec<_> =
         differences(&config, &Config::default()).iter().map(|key| key.name).collect();
@@ -132,7 +132,7 @@ fn a_password_is_not_shown() {
     let mut config = Config::default();
     config.otlp.endpoint = Some("http://me:hunter2@127.0.0.1:4317/x".to_owned());
     config.otlp.headers.0.insert("authorization".to_owned(), "hunter2".to_owned());
-    let shown = super::super::text::effective(&config);
+    let shown = super::super::text::effective(&config, &|_| Origin::Default);
     assert!(shown.contains("http://(hidden)@127.0.0.1:4317/x"), "{shown}");
     assert!(shown.contains("authorization") && !shown.contains("hunter2"), "{shown}");
     assert_eq!(without_user_info("unix:///run/a@b"), "unix:///run/a@b");

@@ -1,22 +1,26 @@
 //! Connections to the API server: TCP with TLS, or without TLS on this node only.
 
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::vec;
 
 use http_body_util::Full;
 use hyper::Uri;
 use hyper::body::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tower::{BoxError, Service};
 
-use crate::dial::{self, Io, Tls};
+use crate::dial::{self, Io, Tls, names};
 use crate::tls::{self, Wrong};
 
 /// How long an idle connection is kept, for the next page of a list.
@@ -46,7 +50,7 @@ impl ServerAddress {
     /// those in `self`. `Err`: what is wrong, without the content of any file.
     pub(super) fn open(&self, identity: Option<&[u8]>) -> Result<Http, &'static str> {
         let config = self.config(identity.or(self.identity.as_deref()))?;
-        let mut tcp = HttpConnector::new();
+        let mut tcp = HttpConnector::new_with_resolver(Names);
         tcp.enforce_http(false);
         // The lines of a watch are short and should arrive at once.
         tcp.set_nodelay(true);
@@ -80,10 +84,29 @@ impl Connection for Box<dyn Io> {
     }
 }
 
+/// Resolves the server's name as every client of ours does.
+#[derive(Clone)]
+pub(super) struct Names;
+
+impl Service<Name> for Names {
+    type Response = vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        // The connector replaces the port.
+        Box::pin(async move { Ok(names::lookup(name.as_str(), 0).await?.into_iter()) })
+    }
+}
+
 /// Opens connections.
 #[derive(Clone)]
 pub(super) struct Connector {
-    tcp: HttpConnector,
+    tcp: HttpConnector<Names>,
     tls: Option<Tls>,
 }
 
