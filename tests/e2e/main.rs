@@ -107,6 +107,7 @@ fn main() -> std::process::ExitCode {
         canary::TESTS,
         container::TESTS,
         chart::TESTS,
+        chart::installed::TESTS,
         cluster::TESTS,
         reach::TESTS,
         tracing::TESTS,

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::{Lab, daemon};
 
-const MANIFEST: &str = include_str!("../../deploy/kubernetes/daemonset.yaml");
+const MANIFEST: &str = include_str!("../../deploy/kubernetes/base/daemonset.yaml");
+const SECCOMP: &str = include_str!("../../deploy/kubernetes/seccomp.json");
 
 /// Whether the daemons of this run must be in containers.
 #[must_use]
@@ -36,6 +37,10 @@ pub struct Plan {
     mounts: Vec<Mounted>,
     capabilities: Vec<String>,
     env: Vec<String>,
+    /// Files of the image, or that kubelet makes: their paths and contents.
+    files: Vec<(String, String)>,
+    /// Its seccomp profile, as in the OCI configuration.
+    seccomp: Option<Value>,
 }
 
 #[derive(Debug, Clone)]
@@ -66,7 +71,8 @@ impl Default for Plan {
                 follows: mount["mountPropagation"] == "HostToContainer",
             })
         });
-        let env = list(&container["env"]).map(|env| {
+        // What kubelet would take from the pod, such as the node's name, is left out.
+        let env = list(&container["env"]).filter(|env| env["value"].is_string()).map(|env| {
             let (name, value) = (text(&env["name"]), text(&env["value"]));
             format!("{name}={value}")
         });
@@ -77,6 +83,8 @@ impl Default for Plan {
             mounts: mounts.collect(),
             capabilities: added.map(|name| format!("CAP_{}", text(&name))).collect(),
             env: env.collect(),
+            files: Vec::new(),
+            seccomp: None,
         }
     }
 }
@@ -93,6 +101,30 @@ impl Plan {
     #[must_use]
     pub fn own_network(mut self) -> Self {
         self.host_network = false;
+        self
+    }
+
+    /// With a file in the container, as kubelet makes `/etc/resolv.conf`.
+    #[must_use]
+    pub fn file(mut self, path: &str, text: &str) -> Self {
+        self.files.push((path.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// With a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push(format!("{name}={value}"));
+        self
+    }
+
+    /// Under the profile of `deploy/kubernetes`.
+    ///
+    /// # Panics
+    /// It is not JSON.
+    #[must_use]
+    pub fn under_seccomp(mut self) -> Self {
+        self.seccomp = Some(serde_json::from_str(SECCOMP).expect("the profile"));
         self
     }
 
@@ -135,6 +167,11 @@ impl Bundle {
             mounts.push(mount.option());
         }
         let _ = symlink("../run", root.join("host/var/run"));
+        for (path, text) in &plan.files {
+            let file = root.join(path.trim_start_matches('/'));
+            fs::create_dir_all(file.parent().expect("a directory")).expect("make a directory");
+            fs::write(file, text).expect("write a file");
+        }
         let program = root.join("usr/bin/ipwatch");
         fs::create_dir_all(program.parent().expect("a directory")).expect("make a directory");
         fs::write(&program, "").expect("a mount point");
@@ -150,6 +187,10 @@ impl Bundle {
         let held = &plan.capabilities;
         let args: Vec<&str> =
             ["/usr/bin/ipwatch"].into_iter().chain(args.iter().map(String::as_str)).collect();
+        let mut linux = json!({ "namespaces": namespaces, "cgroupsPath": format!("/{id}") });
+        if let Some(profile) = &plan.seccomp {
+            linux["seccomp"] = profile.clone();
+        }
         let config = json!({
             "ociVersion": "1.0.2",
             "process": {
@@ -161,7 +202,7 @@ impl Bundle {
             },
             "root": { "path": "rootfs", "readonly": true },
             "mounts": mounts,
-            "linux": { "namespaces": namespaces, "cgroupsPath": format!("/{id}") },
+            "linux": linux,
         });
         fs::write(dir.join("config.json"), config.to_string()).expect("write the bundle");
         Self { dir, state: lab.subdir("runc"), id }

@@ -1,7 +1,7 @@
-//! Real Helm and kubectl, used to render the manifests in `deploy/`. There is no API server.
+//! Real Helm and kubectl: they render the manifests in `deploy/`, and Helm installs into an API server that it is told.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -39,6 +39,17 @@ pub fn helm(args: &[&str]) -> Output {
     run(Command::new(program("helm")).args(args))
 }
 
+/// Starts `helm ARGS`.
+///
+/// # Panics
+/// It cannot be started.
+#[must_use]
+pub fn begin(args: &[&str]) -> Child {
+    let mut command = Command::new(program("helm"));
+    prepare(command.args(args)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("start helm")
+}
+
 /// The manifests that the chart renders with these arguments.
 ///
 /// # Panics
@@ -61,9 +72,13 @@ pub fn kustomize(dir: &Path) -> Vec<Value> {
 }
 
 fn run(command: &mut Command) -> Output {
+    prepare(command).output().expect("run helm or kubectl")
+}
+
+fn prepare(command: &mut Command) -> &mut Command {
     let none = "/nonexistent";
     command.env("HOME", none).env("HELM_CONFIG_HOME", none).env("KUBECONFIG", none);
-    command.stdin(Stdio::null()).output().expect("run helm or kubectl")
+    command.stdin(Stdio::null())
 }
 
 fn documents(out: &Output) -> Vec<Value> {

@@ -1,8 +1,7 @@
-# Makes image.tar, an OCI layout of one layer with busybox in it, in the current directory.
-# $0: the image's name; $1: its architecture.
-mkdir -p layer/bin layer/host image/blobs/sha256
-cp /bin/busybox layer/bin/
-for applet in sh sleep cat; do ln -sf busybox "layer/bin/$applet"; done
+# Makes $0.tar, an OCI layout whose one layer is the directory $0/layer.
+# $1: the image's name; $2: its architecture; $3: its configuration.
+cd "$0"
+mkdir -p image/blobs/sha256
 tar -cf layer.tar -C layer .
 
 # blob FILE: stores it under its digest, which it prints.
@@ -17,11 +16,11 @@ about() {
         "$2" "$(blob "$1")" "$(stat -c %s "$1")"
 }
 layer=$(about layer.tar layer.v1.tar)
-printf '{"architecture":"%s","os":"linux","config":{"Entrypoint":["/bin/sleep","1000000"]},
-  "rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' "$1" "$(blob layer.tar)" > config.json
+printf '{"architecture":"%s","os":"linux","config":%s,
+  "rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' "$2" "$3" "$(blob layer.tar)" > config.json
 printf '{"schemaVersion":2,"config":{%s},"layers":[{%s}]}' \
     "$(about config.json config.v1+json)" "$layer" > manifest.json
 printf '{"schemaVersion":2,"manifests":[{%s,"annotations":{"io.containerd.image.name":"%s"}}]}' \
-    "$(about manifest.json manifest.v1+json)" "$0" > image/index.json
+    "$(about manifest.json manifest.v1+json)" "$1" > image/index.json
 printf '{"imageLayoutVersion":"1.0.0"}' > image/oci-layout
-tar -cf image.tar -C image .
+tar -cf "../$0.tar" -C image .

@@ -30,6 +30,8 @@ pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 pub const CNI_CACHE: &str = "/var/lib/cni/results";
 pub(crate) const PLUGINS: &str = "/usr/lib/cni";
 pub(crate) const IMAGE: &str = "ipwatch.test/busybox:1";
+/// The image of ipwatch: see [`Containerd::import_ipwatch`].
+pub const OWN_IMAGE: &str = "ipwatch.test/ipwatch:1";
 
 /// Why no pods can be run here.
 #[must_use]
@@ -109,6 +111,8 @@ pub struct Setup<'a> {
     pub inside: Option<&'a Netns>,
     /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
     pub prevention: bool,
+    /// In a mount namespace of its own, whose mounts are shared as on a node: see [`Containerd::own_dir`].
+    pub apart: bool,
     /// So many tests can share it: see [`Containerd::shared`].
     pub slots: usize,
 }
@@ -281,11 +285,33 @@ impl<'a> Containerd<'a> {
         Err(String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
+    /// Makes [`OWN_IMAGE`] of the binary under test.
+    pub fn import_ipwatch(&self) {
+        place::make_own_image(&self.dir);
+        self.import(&self.dir.join("ipwatch.tar"));
+    }
+
+    /// With [`Setup::apart`]: the directory that the daemon in a pod sees as this one, which is `/run/ipwatch` or
+    /// `/var/lib/ipwatch`.
+    #[must_use]
+    pub fn own_dir(&self, dir: &str) -> PathBuf {
+        self.dir.join(place::APART).join(dir.trim_start_matches('/'))
+    }
+
+    /// Its pid.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a containerd of the test's own: needs [Containerd]").id()
+    }
+
     fn import_image(&self) {
         let image = self.dir.join("image.tar");
         if !image.exists() {
             place::make_image(&self.dir);
         }
+        self.import(&image);
+    }
+
+    fn import(&self, image: &Path) {
         let ctr = Command::new("ctr")
             .arg("-a")
             .arg(&self.socket)

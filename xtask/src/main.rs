@@ -12,6 +12,7 @@
 //! - `instructions [--accept]`: the cost of the pure half, compared with the committed figures.
 //! - `recordings [NAME]…`: recreates `recordings/*.jsonl` from the end-to-end tests of field cases.
 //! - `pictures`: draws the pictures of the documentation from their sources.
+//! - `seccomp`: makes `deploy/kubernetes/seccomp.json` from the system calls that the unit allows.
 //! - `package`: builds a .deb and an .rpm, for this machine or for arm64.
 //! - `bench [--before COMMIT] [FILTER]…`: measures the figures that the design promises, for `docs/figures.json`.
 //! - `figures [FILE COMMIT]`: writes the figures of `docs/figures.json` into the pages; with the saved output of a
@@ -43,6 +44,7 @@ mod pictures;
 mod place;
 mod recordings;
 mod run;
+mod seccomp;
 mod setup;
 mod shell;
 mod support;
@@ -74,6 +76,7 @@ Usage: cargo xtask COMMAND
   instructions [--accept]     count what the pure half costs; compare it with what is committed, or commit it
   recordings [NAME...]        record the field cases in recordings/ anew (root)
   pictures                    draw docs/images/*.svg from their sources
+  seccomp                     make the container's seccomp profile from the unit
   bench [--before COMMIT] [FILTER]...
                               measure what the design promises (root), into docs/figures.json and the pages;
                               --before: beside the build of that commit
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         ["instructions", args @ ..] => instructions::command_line(args),
         ["recordings", names @ ..] => recordings::command_line(names).map(|()| true),
         ["pictures"] => pictures::draw().map(|()| true),
+        ["seccomp"] => seccomp::make().map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
         ["figures", words @ ..] => figures::command_line(words).map(|()| true),
         _ => {

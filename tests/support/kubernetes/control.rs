@@ -28,6 +28,8 @@ const ADMIN_NAME: &str = "admin";
 const OWN: &str = "an API server of the test's own: needs [ApiServer]";
 /// The kubelet's kubeconfig.
 const NODE: &str = "node.kubeconfig";
+/// The same for a kubelet outside of the server's netns.
+const FAR_NODE: &str = "far-node.kubeconfig";
 /// The kubeconfig with all rights.
 const ADMIN: &str = "admin.kubeconfig";
 /// The daemon's kubeconfig.
@@ -106,11 +108,11 @@ impl ControlPlane {
         key.args(["genrsa", "-out"]).arg(dir.join(KEY)).arg("2048");
         let made = key.output().expect("run openssl");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let etcd = Part::start("etcd", etcd(&dir), &netns, &dir);
+        let etcd = Part::start("etcd", etcd(&dir), netns.path(), &dir);
         let services = format!("{}/26", lab.ip(128));
         let mut server = server(&dir, &address, &services);
         server.args(flags);
-        let server = Part::start("apiserver", server, &netns, &dir);
+        let server = Part::start("apiserver", server, netns.path(), &dir);
         let (own, base, node) = (Some(Own { server, etcd }), dir.clone(), nodes[0].clone());
         let mut control = Self { address, dir, base, api, door, own, node, netns };
         control.await_ready();
@@ -130,6 +132,7 @@ impl ControlPlane {
         let node = token(&format!("system:node:{node}"));
         secret(&dir.join(NODE), &kubeconfig(SERVER, &certificate, &node));
         let door = Door::open(netns.path());
+        secret(&dir.join(FAR_NODE), &kubeconfig(&door.url(), &certificate, &node));
         secret(&dir.join(AGENT), &kubeconfig(&door.url(), &certificate, &token(ACCOUNT)));
         secret(&dir.join(ADMIN), &kubeconfig(&door.url(), &certificate, &admin));
         (Api::new(dir, netns.path(), &certificate, &admin), door)
@@ -176,6 +179,17 @@ impl ControlPlane {
     /// The kubeconfig of the node's kubelet.
     pub(super) fn node_config(&self) -> PathBuf {
         self.dir.join(NODE)
+    }
+
+    /// Like `node_config`, for a kubelet in this netns.
+    pub(super) fn far_node_config(&self) -> PathBuf {
+        self.dir.join(FAR_NODE)
+    }
+
+    /// The server's certificate, which is its own authority.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        fs::read_to_string(self.base.join(CERTIFICATE)).expect("the certificate")
     }
 
     /// The daemon's kubeconfig for this netns, with the rights in our manifests.

@@ -47,6 +47,12 @@ impl Door {
         format!("https://127.0.0.1:{}", self.port)
     }
 
+    /// Its port on the loopback device.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Number of connections so far, including those while it was shut.
     #[must_use]
     pub fn came(&self) -> usize {

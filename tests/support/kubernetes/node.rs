@@ -5,6 +5,7 @@
 //! restored, even if the test is killed. Only the pods' logs have a fixed directory, below `/var/log`: see [`sweep`].
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,6 +19,9 @@ use crate::{Lab, cgroup};
 
 /// Directories of kubelet's pod logs, and of links to them.
 const LOGS: [&str; 2] = ["/var/log/pods", "/var/log/containers"];
+
+/// Directories of the daemon in a pod, on the host empty.
+const OWN: [&str; 2] = ["/run/ipwatch", "/var/lib/ipwatch"];
 
 /// Replaces the sysctls that kubelet sets (`setupKernelTunables`, pkg/kubelet/cm) by files below `$0`.
 const SHIELD: &str = r#"
@@ -55,8 +59,26 @@ impl<'a> Node<'a> {
         Self::of(lab, ControlPlane::shared(lab), subnet, flags)
     }
 
+    /// The host itself is the node, for a pod in the node's network and mounts: kubelet and containerd are in the host's
+    /// netns. Their mounts are those of [`Setup::apart`].
+    #[must_use]
+    pub fn on_the_host(lab: &'a Lab, subnet: &str) -> Self {
+        let control = ControlPlane::start(lab);
+        note_dirs(lab, &[&LOGS[..], &OWN].concat());
+        let setup = Setup { subnet: Some(subnet.to_owned()), apart: true, ..Setup::default() };
+        let containerd = Containerd::start_as(lab, &setup);
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-t", &containerd.pid().to_string(), "sh", "-euc", SHIELD]);
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = free.local_addr().expect("a port").port().to_string();
+        drop(free);
+        let config = control.far_node_config();
+        with_flags(&mut command, lab, &control, &containerd, (&config, &port));
+        Self::with(lab, control, containerd, command, Path::new("/proc/self/ns/net"))
+    }
+
     fn of(lab: &'a Lab, control: ControlPlane, subnet: &str, flags: &[&str]) -> Self {
-        note_logs(lab);
+        note_dirs(lab, &LOGS);
         // Created by kubelet.
         control.api().note(&format!("/api/v1/nodes/{}", control.node));
         let setup = Setup {
@@ -65,9 +87,24 @@ impl<'a> Node<'a> {
             ..Setup::default()
         };
         let containerd = Containerd::start_as(lab, &setup);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "slave", "sh", "-euc", SHIELD]);
+        let (config, port) = (control.node_config(), control.kubelet_port().to_string());
+        with_flags(&mut command, lab, &control, &containerd, (&config, &port));
+        command.arg(format!("--node-ip={}", control.address)).args(flags);
+        let netns = control.netns().path().to_owned();
+        Self::with(lab, control, containerd, command, &netns)
+    }
+
+    fn with(
+        lab: &'a Lab,
+        control: ControlPlane,
+        containerd: Containerd<'a>,
+        command: Command,
+        netns: &Path,
+    ) -> Self {
         make_cgroups(&group(lab.tag()));
-        let command = kubelet(lab, &control, &containerd, flags);
-        let kubelet = Part::start("kubelet", command, control.netns(), &home(lab));
+        let kubelet = Part::start("kubelet", command, netns, &home(lab));
         let mut node = Self { lab, kubelet, containerd, control };
         let namespace = json!({ "metadata": { "name": lab.tag() } });
         node.api().create("/api/v1/namespaces", &namespace);
@@ -200,21 +237,20 @@ impl<'a> Node<'a> {
     }
 }
 
-fn kubelet(
+/// Adds kubelet with its kubeconfig, its port and all other flags that are the same everywhere.
+fn with_flags(
+    command: &mut Command,
     lab: &Lab,
     control: &ControlPlane,
     containerd: &Containerd<'_>,
-    flags: &[&str],
-) -> Command {
+    (config, port): (&Path, &str),
+) {
     let dir = home(lab);
     let path = |name: &str| dir.join(name).display().to_string();
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "slave", "sh", "-euc", SHIELD]).arg(dir.join("sysctl"));
-    command.arg(program("kubelet"));
+    command.arg(dir.join("sysctl")).arg(program("kubelet"));
     for (flag, value) in [
-        ("kubeconfig", control.node_config().display().to_string().as_str()),
+        ("kubeconfig", config.display().to_string().as_str()),
         ("hostname-override", &control.node),
-        ("node-ip", &control.address),
         ("container-runtime", "remote"),
         ("container-runtime-endpoint", &format!("unix://{}", containerd.socket().display())),
         ("root-dir", &path("kubelet")),
@@ -231,7 +267,7 @@ fn kubelet(
         ("feature-gates", "DevicePlugins=false"),
         ("make-iptables-util-chains", "false"),
         ("address", "127.0.0.1"),
-        ("port", &control.kubelet_port().to_string()),
+        ("port", port),
         ("anonymous-auth", "false"),
         ("healthz-port", "0"),
         ("read-only-port", "0"),
@@ -240,8 +276,6 @@ fn kubelet(
     ] {
         command.arg(format!("--{flag}={value}"));
     }
-    command.args(flags);
-    command
 }
 
 /// Whether a condition of a node or a pod is true.
@@ -284,14 +318,14 @@ fn make_cgroups(group: &str) {
     }
 }
 
-/// Records which log directories do not exist on the host.
-fn note_logs(lab: &Lab) {
-    let absent = LOGS.into_iter().filter(|dir| !Path::new(dir).exists());
+/// Records which of these directories do not exist on the host.
+fn note_dirs(lab: &Lab, dirs: &[&str]) {
+    let absent = dirs.iter().filter(|dir| !Path::new(dir).exists());
     let text: String = absent.map(|dir| format!("{dir}\n")).collect();
     fs::write(home(lab).join(OURS), text).expect("write a list");
 }
 
-const OURS: &str = "log-dirs";
+const OURS: &str = "absent-dirs";
 
 /// Ends the remaining processes of a lab's kubelet; removes its cgroups and its pods' logs, whose names begin with
 /// their namespace, the lab's tag.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::{Netns, sys};
+use crate::sys;
 
 /// Killed when dropped; the end of its log is printed for a test that fails.
 #[derive(Debug)]
@@ -21,14 +21,14 @@ impl Part {
     pub(super) fn start(
         name: &'static str,
         mut command: Command,
-        netns: &Netns,
+        netns: &Path,
         dir: &Path,
     ) -> Self {
         let log = dir.join(format!("{name}.log"));
         let sink = File::options().create(true).append(true).open(&log).expect("open the log");
         command.stdin(Stdio::null()).current_dir(dir);
         command.stdout(sink.try_clone().expect("a second handle")).stderr(sink);
-        let netns = netns.path().to_owned();
+        let netns = netns.to_owned();
         let child = spawn(name, &mut command, &netns);
         Self { name, command, netns, child, log }
     }

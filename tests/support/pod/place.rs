@@ -7,11 +7,25 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{IMAGE, MACVLAN, PLUGINS, Setup, shared};
+use super::{IMAGE, MACVLAN, OWN_IMAGE, PLUGINS, Setup, shared};
 use crate::{Lab, daemon, sys};
 
 /// File name of a network's configuration.
 pub(super) const CONFLIST: &str = "10-test.conflist";
+
+/// Directory of a containerd that has a mount namespace of its own.
+pub(super) const APART: &str = "apart";
+
+/// Mounts as on a node that systemd has booted, where all are shared: kubelet needs that for `HostToContainer`. Here the
+/// host's stay as they are. The daemon's own two directories are the lab's (`$0`); on the host they are empty.
+const NODE: &str = r#"
+mount --make-rshared /
+for dir in run/ipwatch var/lib/ipwatch; do
+    mkdir -p "/$dir" "$0/$dir"
+    mount --bind "$0/$dir" "/$dir"
+done
+exec "$@"
+"#;
 
 /// Writes its configuration, its CNI network and its programs.
 pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
@@ -35,6 +49,9 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
         network("net.d", bridge(lab, setup));
     }
     programs(&dir.join("bin"));
+    if setup.apart {
+        fs::create_dir_all(dir.join(APART)).expect("make a directory");
+    }
 }
 
 /// The plugins and runc. Some of them can be slowed down, see [`super::Containerd::slow_down`]; `bridge` can be made
@@ -74,7 +91,15 @@ pub(crate) fn programs(bin: &Path) {
 pub(super) fn spawn(dir: &Path, node: Option<&Path>) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
-    let mut command = Command::new("containerd");
+    let apart = dir.join(APART);
+    let mut command = if apart.exists() {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "--propagation", "slave", "sh", "-euc", NODE]).arg(&apart);
+        unshare.arg("containerd");
+        unshare
+    } else {
+        Command::new("containerd")
+    };
     command.arg("--config").arg(dir.join("config.toml")).stdin(Stdio::null());
     command.stdout(log.try_clone().expect("a second handle")).stderr(log);
     let mut spawn = || command.spawn().expect("start containerd");
@@ -85,11 +110,57 @@ pub(super) fn spawn(dir: &Path, node: Option<&Path>) -> Child {
     })
 }
 
-/// Makes `image.tar` in `dir`.
+/// Makes `image.tar` in `dir`: busybox.
 pub(crate) fn make_image(dir: &Path) {
+    let bin = dir.join("image/layer/bin");
+    fs::create_dir_all(&bin).expect("make a directory");
+    fs::create_dir_all(dir.join("image/layer/host")).expect("make a directory");
+    fs::copy("/bin/busybox", bin.join("busybox")).expect("copy busybox");
+    for applet in ["sh", "sleep", "cat"] {
+        let _ = symlink("busybox", bin.join(applet));
+    }
+    pack_image(dir, "image", IMAGE, &json!({ "Entrypoint": ["/bin/sleep", "1000000"] }));
+}
+
+/// Makes `ipwatch.tar` in `dir`: the image of `deploy/container`, with the binary under test.
+pub(super) fn make_own_image(dir: &Path) {
+    let layer = dir.join("ipwatch/layer");
+    let places = [
+        "proc",
+        "sys",
+        "run",
+        "etc/cni",
+        "etc/ipwatch",
+        "var/lib/cni",
+        "var/lib/ipwatch",
+        "var/log",
+    ];
+    for place in
+        places.map(|place| format!("host/{place}")).iter().map(String::as_str).chain(["usr/bin"])
+    {
+        fs::create_dir_all(layer.join(place)).expect("make a directory");
+    }
+    symlink("../run", layer.join("host/var/run")).expect("make a link");
+    // Without debug information, most of the file.
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(layer.join("usr/bin/ipwatch")).arg(daemon::binary());
+    let done = strip.status().is_ok_and(|status| status.success());
+    if !done {
+        fs::copy(daemon::binary(), layer.join("usr/bin/ipwatch")).expect("copy the binary");
+    }
+    let config = json!({
+        "Env": ["IPWATCH_HOST_ROOT=/host", "PATH=/usr/bin"],
+        "Entrypoint": ["/usr/bin/ipwatch"], "Cmd": ["run"],
+    });
+    pack_image(dir, "ipwatch", OWN_IMAGE, &config);
+}
+
+/// Makes `NAME.tar` of the directory `NAME/layer`.
+fn pack_image(dir: &Path, name: &str, image: &str, config: &Value) {
     let script = Command::new("sh")
-        .args(["-euc", include_str!("../image.sh"), IMAGE])
+        .args(["-euc", include_str!("../image.sh"), name, image])
         .arg(if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" })
+        .arg(config.to_string())
         .current_dir(dir)
         .output()
         .expect("run sh");
