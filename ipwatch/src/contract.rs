@@ -61,7 +61,7 @@ pub struct Document {
     /// `doctor`, in addition to the probes: what was rejected from sources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,
-    /// `doctor`, beside the probes: codes of findings that cannot be judged, because a source that they rest on does not
+    /// `doctor`, beside the probes, and `query findings`: codes of findings that cannot be judged, because a source that they rest on does not
     /// answer. None of them begins or ends meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blind: Vec<Code>,

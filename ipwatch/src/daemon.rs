@@ -170,18 +170,30 @@ fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     done
 }
 
-/// Starts to send Events to the API server if `kubernetes.events` is set and the API server can be reached.
+/// Starts to send Events to the API server, and to keep conditions there, if that is configured and the API server can be
+/// reached.
 fn tell_cluster(config: &Config, node: &str, core: &mut Core) {
     let settings = &config.kubernetes;
-    if !settings.events {
+    if !settings.events && !settings.node_conditions {
         return;
     }
-    match settings.door() {
-        Ok(door) => {
-            let events = sinks::events::Events::start(door, settings.node_name(node));
-            core.tell_cluster(events);
+    let door = match settings.door() {
+        Ok(door) => door,
+        Err(why) => {
+            let key = if settings.events { "events" } else { "node_conditions" };
+            tracing::warn!("kubernetes.{key}: the API server is {why}");
+            return;
         }
-        Err(why) => tracing::warn!("kubernetes.events: the API server is {why}"),
+    };
+    let node = settings.node_name(node);
+    if settings.node_conditions {
+        match sinks::conditions::Conditions::start(door.clone(), node.clone()) {
+            Ok(conditions) => core.keep_conditions(conditions),
+            Err(why) => tracing::warn!("kubernetes.node_conditions: {why}"),
+        }
+    }
+    if settings.events {
+        core.tell_cluster(sinks::events::Events::start(door, node));
     }
 }
 

@@ -65,8 +65,13 @@ pub fn detect(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candid
 /// Codes whose findings of an earlier run may not have been found again yet, `age` ns after the start.
 #[must_use]
 pub fn patient(age: u64, thresholds: &Thresholds) -> Vec<Code> {
-    let warms_up = |code: &Code| age < codes::entry(*code).warm_up.ns(thresholds);
-    Code::ALL.iter().copied().filter(warms_up).collect()
+    Code::ALL.iter().copied().filter(|code| warms_up(*code, age, thresholds)).collect()
+}
+
+/// Whether a finding of this code of an earlier run may not have been found again yet, `age` ns after the start.
+#[must_use]
+pub fn warms_up(code: Code, age: u64, thresholds: &Thresholds) -> bool {
+    age < codes::entry(code).warm_up.ns(thresholds)
 }
 
 /// Whether a finding of an earlier run still holds, if this run can never find it again, because only that run observed

@@ -307,6 +307,12 @@ impl Engine {
         self.blind.contains(&code)
     }
 
+    /// Whether a finding of this code of an earlier run may not have been found again yet.
+    #[must_use]
+    pub fn warms_up(&self, code: Code, now: BootNs) -> bool {
+        detect::warms_up(code, now.since(self.started), &self.thresholds)
+    }
+
     /// The codes whose findings could not be judged in the last step.
     pub fn blind(&self) -> impl Iterator<Item = Code> {
         self.blind.iter().copied()

@@ -4,13 +4,14 @@
 //!
 //! - `journal`: the log.
 //! - `otlp`: the collector; `queue`: what waits for it.
-//! - `events`: Events of the cluster.
+//! - `events`: Events of the cluster. `conditions`: conditions of its Node. `server`: how both reach the API server.
 //! - `span`, `call`, `tenure`, `teardown`, `log_record`, `metrics`: build the telemetry, in the types of the
 //!   OpenTelemetry SDK where those can be constructed. `names`, `attributes`: attribute names and values. `wire`: the
 //!   OTLP messages.
 
 mod attributes;
 pub mod call;
+pub mod conditions;
 pub mod events;
 pub mod journal;
 mod log_record;
@@ -18,6 +19,7 @@ pub mod metrics;
 pub mod names;
 pub mod otlp;
 mod queue;
+mod server;
 mod span;
 pub mod teardown;
 pub mod tenure;
@@ -26,9 +28,10 @@ mod wire;
 use crate::contract::Step;
 use crate::escape::escape;
 use crate::fact::SourceStatus;
-use crate::finding::{Change, Finding};
+use crate::finding::{Change, Code, Finding};
 use crate::reading::Readings;
 use crate::remedy::end_of_quotation;
+use conditions::{Conditions, Sight};
 use events::Events;
 pub use opentelemetry::trace::Link;
 use otlp::{Otlp, OtlpError, Settings};
@@ -62,6 +65,8 @@ pub struct Counters {
     pub otlp: Option<otlp::Counters>,
     /// The same for Kubernetes Events; `None` if they are not enabled.
     pub events: Option<events::Counters>,
+    /// The same for conditions of the Node.
+    pub conditions: Option<conditions::Counters>,
 }
 
 /// Every sink.
@@ -69,6 +74,7 @@ pub struct Counters {
 pub struct Sinks {
     otlp: Option<Otlp>,
     events: Option<Events>,
+    conditions: Option<Conditions>,
     published: u64,
 }
 
@@ -83,13 +89,37 @@ impl Sinks {
         readings: &Readings,
     ) -> Result<Self, OtlpError> {
         let otlp = otlp.map(|settings| Otlp::start(settings, node, readings)).transpose()?;
-        Ok(Self { otlp, events: None, published: 0 })
+        Ok(Self { otlp, events: None, conditions: None, published: 0 })
     }
 
     /// Adds the Kubernetes Events sink, and publishes the findings that are already open to it.
     pub fn tell_cluster<'a>(&mut self, events: Events, open: impl Iterator<Item = &'a Finding>) {
         open.for_each(|finding| events.publish(finding));
         self.events = Some(events);
+    }
+
+    /// Adds the sink for conditions of the Node; the same.
+    pub fn keep_conditions<'a>(
+        &mut self,
+        conditions: Conditions,
+        open: impl Iterator<Item = &'a Finding>,
+    ) {
+        open.for_each(|finding| conditions.publish(finding));
+        self.conditions = Some(conditions);
+    }
+
+    /// Takes findings of an earlier run, which are no changes.
+    pub fn restore<'a>(&self, open: impl Iterator<Item = &'a Finding>) {
+        if let Some(conditions) = &self.conditions {
+            open.for_each(|finding| conditions.publish(finding));
+        }
+    }
+
+    /// Tells those sinks that say that nothing is wrong what can be judged now. Never blocks.
+    pub fn judge(&self, sight: impl Fn(Code) -> Sight) {
+        if let Some(conditions) = &self.conditions {
+            conditions.judge(sight);
+        }
     }
 
     /// Publishes a change, with links to the spans it refers to, to every sink. Never blocks.
@@ -101,6 +131,9 @@ impl Sinks {
         }
         if let Some(events) = &self.events {
             events.publish(&change.finding);
+        }
+        if let Some(conditions) = &self.conditions {
+            conditions.publish(&change.finding);
         }
     }
 
@@ -117,14 +150,18 @@ impl Sinks {
             published: self.published,
             otlp: self.otlp.as_ref().map(Otlp::counters),
             events: self.events.as_ref().map(Events::counters),
+            conditions: self.conditions.as_ref().map(Conditions::counters),
         }
     }
 
-    /// Status of the sinks that can fail, by name: `otlp` and Kubernetes Events, if enabled.
+    /// Status of the sinks that can fail, by name: `otlp`, Kubernetes Events and conditions, if enabled.
     pub fn standing(&self) -> impl Iterator<Item = (&'static str, SourceStatus, String)> {
         let otlp = self.otlp.as_ref().map(|otlp| (otlp::NAME, otlp.standing()));
         let events = self.events.as_ref().map(|events| (events::NAME, events.standing()));
-        otlp.into_iter().chain(events).map(|(name, (status, detail))| (name, status, detail))
+        let conditions = self.conditions.as_ref();
+        let conditions = conditions.map(|sink| (conditions::NAME, sink.standing()));
+        let all = otlp.into_iter().chain(events).chain(conditions);
+        all.map(|(name, (status, detail))| (name, status, detail))
     }
 
     /// Flushes the queues for two seconds at most, stops, and returns the final counters.
@@ -141,8 +178,14 @@ impl Sinks {
                 None => None,
             }
         };
-        let (otlp, events) = tokio::join!(otlp, events);
-        Counters { published: self.published, otlp, events }
+        let conditions = async {
+            match self.conditions {
+                Some(conditions) => Some(conditions.shutdown().await),
+                None => None,
+            }
+        };
+        let (otlp, events, conditions) = tokio::join!(otlp, events, conditions);
+        Counters { published: self.published, otlp, events, conditions }
     }
 }
 

@@ -6,9 +6,11 @@
 //! - [`token`]: the token expires, and a new one is used.
 //! - [`whereabouts`]: pools of the cluster against a node's real containers, and malformed objects.
 //! - [`calico`]: blocks, and malformed entries in them.
+//! - [`node_conditions`]: conditions of the Node, with the rights in our manifests.
 
 pub(crate) mod bad_days;
 pub(crate) mod calico;
+pub(crate) mod node_conditions;
 pub(crate) mod token;
 pub(crate) mod whereabouts;
 

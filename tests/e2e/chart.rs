@@ -18,6 +18,7 @@ support::tests! {
     it_makes_what_kustomize_makes needs [Helm],
     its_permissions_are_those_of_the_manifests needs [Helm],
     rules_and_dashboard_are_the_files_of_the_repository needs [Helm],
+    conditions_have_the_rights_of_the_manifests needs [Helm],
     it_is_clean needs [Helm],
     every_value_is_known_and_none_else needs [Helm],
     values_that_are_keys_reach_the_configuration needs [Helm],
@@ -157,6 +158,19 @@ fn rules_and_dashboard_are_the_files_of_the_repository(_lab: &Lab) {
     let rules = by_name(template(&["--set", url]));
     let rules = object(&rules, "PrometheusRule", "ipwatch").to_string();
     assert!(rules.contains("https://git.example/docs/findings/") && !rules.contains("runbooks."));
+}
+
+fn conditions_have_the_rights_of_the_manifests(_lab: &Lab) {
+    let made = by_name(template(&["--set", "kubernetes.enabled=true,kubernetes.nodeConditions=true"]));
+    for name in ["node-conditions.yaml", "node-conditions-policy.yaml"] {
+        let text = fs::read_to_string(deploy().join("kubernetes/api").join(name)).unwrap();
+        for document in text.split("---\n") {
+            let plain: Value = serde_norway::from_str(document).unwrap();
+            let kind = plain["kind"].as_str().expect("a kind");
+            let chart = object(&made, kind, "ipwatch-node-conditions");
+            assert_eq!(chart, &plain, "{kind}: the chart's first, {name}'s second");
+        }
+    }
 }
 
 fn it_is_clean(lab: &Lab) {

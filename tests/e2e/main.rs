@@ -143,6 +143,7 @@ fn main() -> std::process::ExitCode {
         lead::ipvlan::TESTS,
         apiserver::bad_days::TESTS,
         apiserver::calico::TESTS,
+        apiserver::node_conditions::TESTS,
         apiserver::token::TESTS,
         apiserver::whereabouts::TESTS,
         kubelet::exhaustion::TESTS,

@@ -262,6 +262,11 @@ pub const KEYS: &[Key] = &[
          shows it.",
     ),
     Key::new(
+        "kubernetes.node_conditions",
+        "Keep the conditions PodIPExhausted, PodIPHeld and PodIPConflict on this node's Node \
+         object: `kubectl describe node` shows them.",
+    ),
+    Key::new(
         "kubernetes.node",
         "This node's name in the cluster. Default: the variable NODE_NAME, else `node`, else the \
          host name.",

@@ -26,6 +26,7 @@ use crate::ledger::{Ledger, LedgerFile};
 use crate::map::{NeighbourNews, NodeMap, Thresholds};
 use crate::metrics::Question;
 use crate::sinks::Sinks;
+use crate::sinks::conditions::{Conditions, Sight};
 use crate::sinks::events::Events;
 use crate::sinks::metrics::Snapshot;
 use crate::sources::First;
@@ -251,6 +252,7 @@ impl Core {
     pub(super) fn restore(&mut self, now: BootNs) {
         if let Some(loaded) = self.file.take_loaded() {
             self.engine.restore(loaded, now);
+            self.sinks.restore(self.engine.ledger().open_findings());
         }
     }
 
@@ -305,6 +307,11 @@ impl Core {
         for change in changes {
             self.tell(change);
         }
+        let engine = &self.engine;
+        self.sinks.judge(|code| Sight {
+            blind: engine.is_blind(code),
+            warms_up: engine.warms_up(code, now),
+        });
         if whole {
             self.prune(now);
         }
@@ -389,6 +396,11 @@ impl Core {
     /// Sends Events for what fires, now and later.
     pub(super) fn tell_cluster(&mut self, events: Events) {
         self.sinks.tell_cluster(events, self.engine.ledger().open_findings());
+    }
+
+    /// Keeps conditions of the Node about what fires, now and later.
+    pub(super) fn keep_conditions(&mut self, conditions: Conditions) {
+        self.sinks.keep_conditions(conditions, self.engine.ledger().open_findings());
     }
 
     /// Takes second looks after a short time, for a scan. Returns the thresholds that result.

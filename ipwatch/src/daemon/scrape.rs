@@ -208,4 +208,8 @@ fn telemetry(reading: &mut Reading, counters: sinks::Counters) {
         *reading.failures.get_or_insert(0) += events.failures;
         reading.telemetry.insert(sinks::events::NAME, signal(events.count));
     }
+    if let Some(conditions) = counters.conditions {
+        *reading.failures.get_or_insert(0) += conditions.failures;
+        reading.telemetry.insert(sinks::conditions::NAME, signal(conditions.count));
+    }
 }

@@ -103,7 +103,7 @@ pub(super) fn pod(finding: &Finding) -> Option<String> {
 }
 
 /// The pod's name, unescaped.
-fn named(finding: &Finding) -> Option<String> {
+pub(super) fn named(finding: &Finding) -> Option<String> {
     let pod = finding.subject.pod.as_ref()?;
     let name = pod.name.as_deref()?;
     Some(match &pod.namespace {

@@ -1,5 +1,6 @@
 //! The Kubernetes API server: this node's pods and, if configured, Whereabouts' pools. [`calico`](super::calico)
-//! follows Calico's objects through the same client. Read only here; the client also serves `sinks::events`.
+//! follows Calico's objects through the same client. Read only here; the client also serves `sinks::events` and
+//! `sinks::conditions`.
 //!
 //! - `credentials`: the server's address and our identity. `kubeconfig`: parses a kubeconfig. `program`: runs a
 //!   credential plugin.
@@ -65,6 +66,8 @@ pub struct Settings {
     pub calico: bool,
     /// Report findings that fire to the cluster, as Events: `sinks::events`.
     pub events: bool,
+    /// Keep conditions about pod IPs on this node's Node object: `sinks::conditions`.
+    pub node_conditions: bool,
     /// The name of this node in the cluster.
     pub node: Option<String>,
     /// The name of the cluster.
@@ -82,6 +85,7 @@ impl Default for Settings {
             whereabouts: false,
             calico: false,
             events: false,
+            node_conditions: false,
             node: None,
             cluster: None,
             kubelet_socket: PathBuf::from(kubelet::SOCKET),

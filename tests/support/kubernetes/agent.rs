@@ -59,7 +59,17 @@ impl ControlPlane {
     /// The API with the daemon's own token, for the test itself.
     #[must_use]
     pub fn as_agent(&self) -> Api {
-        let config = fs::read(self.agent_config()).expect("the kubeconfig");
+        self.api_of(&self.agent_config())
+    }
+
+    /// The API with the token of the node's kubelet.
+    #[must_use]
+    pub fn as_kubelet(&self) -> Api {
+        self.api_of(&self.node_config())
+    }
+
+    fn api_of(&self, config: &Path) -> Api {
+        let config = fs::read(config).expect("the kubeconfig");
         let config: Value = serde_json::from_slice(&config).expect("a kubeconfig");
         self.api_with(config["users"][0]["user"]["token"].as_str().expect("a token"))
     }

@@ -73,7 +73,12 @@ impl Api {
         let mut curl = self.curl(path);
         curl.args(["--max-time", "30", "--write-out", "\n%{http_code}", "--request", method]);
         if body.is_some() {
-            curl.args(["--header", "Content-Type: application/json", "--data-binary", "@-"]);
+            let kind = match method {
+                "PATCH" => "strategic-merge-patch+json",
+                _ => "json",
+            };
+            let kind = format!("Content-Type: application/{kind}");
+            curl.args(["--header", &kind, "--data-binary", "@-"]);
         }
         curl.stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = self.spawn(&mut curl);

@@ -20,12 +20,12 @@
   value: "true"
 {{- end }}
 {{- with .Values.kubernetes }}
-{{- range $key := list "events" "whereabouts" "calico" }}
+{{- range $key := list "events" "whereabouts" "calico" "nodeConditions" }}
 {{- if index $.Values.kubernetes $key }}
 {{- if not $.Values.kubernetes.enabled }}
 {{- fail (printf "kubernetes.%s needs kubernetes.enabled" $key) }}
 {{- end }}
-- name: IPWATCH_KUBERNETES__{{ upper $key }}
+- name: IPWATCH_KUBERNETES__{{ snakecase $key | upper }}
   value: "true"
 {{- end }}
 {{- end }}

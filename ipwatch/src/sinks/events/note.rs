@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 use crate::escape::escape;
 use crate::finding::{Code, Finding, Severity};
 use crate::remedy::before_command;
+use crate::sinks::server::label;
 use crate::sinks::{action, cut, journal};
 
 /// Maximum length of the message, in bytes: a limit of the API server.
@@ -105,14 +106,6 @@ fn about(finding: &Finding, node: &str) -> (String, Value) {
     (OF_NODES.to_owned(), about)
 }
 
-/// The name, if it is a valid Kubernetes name: it becomes part of a path.
-fn label(name: &str, most: usize) -> Option<&str> {
-    let fits =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let starts = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    (starts && name.len() <= most && name.bytes().all(fits)).then_some(name)
-}
-
 /// The Event's name: the finding's id, and a hash of node and object, because a finding about a cluster-wide range
 /// has the same id on each node, and a finding that moves to another pod needs another Event.
 fn name(id: &str, node: &str, about: &Value) -> String {
@@ -125,7 +118,7 @@ fn name(id: &str, node: &str, about: &Value) -> String {
 }
 
 /// `ip-held-by-stuck-process` as `IpHeldByStuckProcess`.
-fn reason(code: Code) -> String {
+pub(in crate::sinks) fn reason(code: Code) -> String {
     let upper = |word: &str| {
         let (first, rest) = word.split_at(1);
         format!("{}{rest}", first.to_ascii_uppercase())
@@ -160,8 +153,8 @@ pub(in crate::sinks) fn message(finding: &Finding) -> String {
     cut(parts.join(" "), MOST)
 }
 
-/// A date without fractions of a second, as in Events.
-pub(super) fn seconds(date: &str) -> String {
+/// A date without fractions of a second, as in every object of the API.
+pub(in crate::sinks) fn seconds(date: &str) -> String {
     match date.split_once('.') {
         Some((date, _)) => format!("{date}Z"),
         None => date.to_owned(),

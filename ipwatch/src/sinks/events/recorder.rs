@@ -11,21 +11,19 @@ use tokio::time::Instant;
 use super::note::{Note, seconds};
 use super::{Job, Pace, Shared};
 use crate::escape::escape;
+use crate::sinks::server::{Server, Write, asked_to_wait, is_refused};
 use crate::sources::backoff::{Pauses, jittered};
-use crate::sources::kubernetes::{Api, ApiError, Content, Credentials};
+use crate::sources::kubernetes::{ApiError, Credentials};
 
 /// Name of the request, for messages.
 const WHAT: &str = "an Event";
 /// Maximum size of an answer, in bytes: the Event and its managed fields.
 const ANSWER: usize = 64 << 10;
-/// Upper limit of a `Retry-After` of the server.
-const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
 pub(super) struct Recorder {
-    door: Credentials,
     pace: Pace,
     shared: Arc<Shared>,
-    api: Option<Api>,
+    server: Server,
     bucket: Bucket,
 }
 
@@ -38,7 +36,8 @@ struct There {
 
 impl Recorder {
     pub(super) fn new(door: Credentials, pace: Pace, shared: Arc<Shared>) -> Self {
-        Self { door, pace, shared, api: None, bucket: Bucket::full(pace.burst, pace.each) }
+        let server = Server::new(door, WHAT, pace.answer);
+        Self { pace, shared, server, bucket: Bucket::full(pace.burst, pace.each) }
     }
 
     /// Runs until shutdown is requested and no Event is due.
@@ -69,7 +68,7 @@ impl Recorder {
                 self.shared.dropped(&job, self.again());
                 continue;
             }
-            if for_good(&error) {
+            if is_refused(&error) {
                 let news = self.shared.refused(&job, error.to_string(), self.again());
                 report(&error, news, "dropped");
                 continue;
@@ -79,12 +78,8 @@ impl Recorder {
                 return;
             }
             // The next attempt reads the credentials again.
-            self.api = None;
-            let asked = match &error {
-                ApiError::Busy { after: Some(after), .. } => (*after).min(LONGEST_WAIT),
-                _ => Duration::ZERO,
-            };
-            self.hold(asked + pauses.after_failure()).await;
+            self.server.leave();
+            self.hold(asked_to_wait(&error) + pauses.after_failure()).await;
         }
     }
 
@@ -158,26 +153,13 @@ impl Recorder {
         kind: &'static str,
         object: &Value,
     ) -> Result<Vec<u8>, ApiError> {
-        let limit = self.pace.answer;
-        let api = match self.api.take() {
-            Some(api) => api,
-            None => self.door.enter(limit).await?,
-        };
-        let content = Content { method, kind, bytes: object.to_string().into_bytes() };
-        let answer = self.api.insert(api).send(WHAT, path, content, limit).await?;
-        // Read the whole answer, so that the connection can be reused.
-        answer.whole(ANSWER, limit).await
+        self.server.write(Write { method, path, kind, object }, ANSWER).await
     }
 }
 
 /// Whether the namespace of the Event does not exist.
 fn is_of_no_namespace(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code: 404, .. })
-}
-
-/// Whether a retry would be refused again: no permission, or a namespace that is being deleted.
-fn for_good(error: &ApiError) -> bool {
-    matches!(error, ApiError::Refused { code: 400..=499, .. })
 }
 
 /// Logs the first failure, not each attempt.
