@@ -89,7 +89,7 @@ fn fix(lab: &Lab, daemon: &Daemon, args: &[&str]) -> Output {
     command(lab, daemon, args).output().unwrap()
 }
 
-fn command(lab: &Lab, daemon: &Daemon, args: &[&str]) -> Command {
+pub(crate) fn command(lab: &Lab, daemon: &Daemon, args: &[&str]) -> Command {
     let mut command = Command::new(support::daemon::binary());
     command.arg("fix").args(args).arg("--socket").arg(daemon.socket());
     command.arg("--record-dir").arg(records(lab)).stdin(Stdio::null());
@@ -98,7 +98,7 @@ fn command(lab: &Lab, daemon: &Daemon, args: &[&str]) -> Command {
 }
 
 /// The items, and the exit code.
-fn items(out: &Output) -> (Vec<Value>, Option<i32>) {
+pub(crate) fn items(out: &Output) -> (Vec<Value>, Option<i32>) {
     let document: Value =
         serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {out:?}"));
     let items = document["fix"]["items"].as_array().unwrap_or_else(|| panic!("{document}"));
@@ -106,7 +106,7 @@ fn items(out: &Output) -> (Vec<Value>, Option<i32>) {
 }
 
 /// The state of the item about an IP, and the reason.
-fn state<'a>(items: &'a [Value], ip: &str) -> (&'a str, &'a str) {
+pub(crate) fn state<'a>(items: &'a [Value], ip: &str) -> (&'a str, &'a str) {
     let item = items.iter().find(|item| item["ip"] == ip || item["about"] == ip);
     let item = item.unwrap_or_else(|| panic!("{ip}: {items:#?}"));
     (item["state"].as_str().unwrap(), item["why"].as_str().unwrap_or_default())
@@ -238,9 +238,12 @@ fn a_netns_and_a_pair_that_nobody_uses_go(lab: &Lab) {
     netns.veth_to_host();
     netns.add_address(&lab.cidr(7), "eth0");
     let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
-    let name = format!("veth{:08x}", std::process::id());
+    // Named after the pod, as by Calico; and one whose name has a plugin's form alone.
+    let name = format!("cali{}", hash_of(&pod.name));
     let peer = format!("{}b", lab.tag());
     support::netns::ip(&format!("link add {name} type veth peer name {peer}"));
+    let strange = format!("veth{:08x}", std::process::id());
+    support::netns::ip(&format!("link add {strange} type veth peer name {}c", lab.tag()));
     let device = Path::new("/sys/class/net").join(&name);
     let daemon = Daemon::start(lab, &config().cache_dir(pod.cache()));
 
@@ -274,4 +277,21 @@ fn a_netns_and_a_pair_that_nobody_uses_go(lab: &Lab) {
     let (done, code) = items(&fix(lab, &daemon, &[id, "--yes", "-o", "json"]));
     assert_eq!((code, &done[0]["state"]), (Some(0), &json!("done")), "{done:#?}");
     assert!(!device.exists());
+
+    let is_mine = |finding: &Value| finding["subject"]["interface"]["name"] == strange.as_str();
+    let finding = daemon.await_firing("veth-orphaned", SOON, is_mine);
+    let id = finding["id"].as_str().unwrap();
+    let (left, _) = items(&fix(lab, &daemon, &[id, "--yes", "-o", "json"]));
+    let why = left[0]["why"].as_str().unwrap_or_default();
+    assert_eq!(left[0]["state"], "left-out", "{left:#?}");
+    assert!(why.contains("the form of its name alone"), "{why}");
+    assert!(Path::new("/sys/class/net").join(&strange).exists(), "a person may have made it");
+    support::netns::ip(&format!("link delete {strange}"));
+}
+
+/// The hash of a pod's name in its device's.
+fn hash_of(pod: &str) -> String {
+    let text = format!("printf %s {}.{pod} | sha1sum", Sandbox::NAMESPACE);
+    let out = Command::new("sh").args(["-c", &text]).output().unwrap();
+    String::from_utf8_lossy(&out.stdout)[..11].to_owned()
 }

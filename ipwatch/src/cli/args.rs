@@ -428,7 +428,14 @@ pub(super) struct Fix {
     /// The run to undo instead of the newest one: the name of its directory
     #[arg(long, value_name = "RUN", requires = "undo")]
     pub(super) run: Option<String>,
-    /// Directory of the records and of what each run moved away; only root may read it
+    /// For Whereabouts and Calico in the API server: a kubeconfig of who may change their objects
+    /// [default: KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    /// Where the record of each run, and what it moved away, is kept; for root alone
     /// [default: fix in the daemon's state directory, /var/lib/ipwatch/fix]
     #[arg(long, value_name = "DIR")]
     pub(super) record_dir: Option<PathBuf>,

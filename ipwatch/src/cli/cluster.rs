@@ -29,7 +29,6 @@ fn progress(text: &str) {
     }
 }
 
-/// Finds the kubeconfig as kubectl does: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, else the pod's credentials.
 fn options(
     scan: ClusterScan,
     variable: impl Fn(&str) -> Option<OsString>,
@@ -41,8 +40,17 @@ fn options(
     if let Some(context) = &scan.context {
         flags.extend(["--context".to_owned(), context.clone()]);
     }
-    let named = variable("KUBECONFIG").filter(|named| !named.is_empty());
-    let kubeconfig = match (scan.kubeconfig, named) {
+    let kubeconfig = kubeconfig(scan.kubeconfig, variable)?;
+    Ok(Options { kubeconfig, context: scan.context, flags, settle: scan.settle })
+}
+
+/// Finds the kubeconfig as kubectl does: `--kubeconfig`, `KUBECONFIG`, `~/.kube/config`, else the pod's credentials.
+pub(super) fn kubeconfig(
+    named: Option<PathBuf>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<PathBuf>, Failure> {
+    let of_environment = variable("KUBECONFIG").filter(|named| !named.is_empty());
+    Ok(match (named, of_environment) {
         (Some(path), _) => Some(path),
         (None, Some(named)) => {
             let mut there = std::env::split_paths(&named).filter(|path| path.exists());
@@ -65,8 +73,7 @@ fn options(
             let home = variable("HOME").map(PathBuf::from);
             home.map(|home| home.join(".kube/config")).filter(|path| path.exists())
         }
-    };
-    Ok(Options { kubeconfig, context: scan.context, flags, settle: scan.settle })
+    })
 }
 
 /// Whether anything is wrong. Finding nothing is a success only if every list was complete.

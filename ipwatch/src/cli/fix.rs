@@ -10,7 +10,8 @@ use super::{Failure, Outcome};
 use crate::api::client::Client;
 use crate::api::{Ask, Prefix};
 use crate::config::Config;
-use crate::contract::{Body, Document, Finding, Fix, FixState, IpamEntry};
+use crate::contract::{Body, Document, Finding, Fix, FixItem, FixState, FixTarget, IpamEntry};
+use crate::fix::api_server::Access;
 use crate::fix::plan::Unclear;
 use crate::fix::{act, plan, undo};
 
@@ -31,8 +32,21 @@ pub(super) async fn fix(global: &Global, out: &Out, asked: Asked) -> Result<Outc
         return Ok(Outcome::Fine);
     }
     let names = (&*asked.what, &*document.node.clone());
-    let changed = act::change(&client, planned, names, &base).await.map_err(anyhow::Error::from)?;
+    let access = access(&asked, &planned)?;
+    let changed = act::change(&client, planned, names, &base, access).await;
+    let changed = changed.map_err(anyhow::Error::from)?;
     tell(out, &mut document, changed)
+}
+
+/// How the API server is reached, where something is to be changed there.
+fn access(asked: &Asked, fix: &Fix) -> Result<Access, Failure> {
+    let is_there = |item: &FixItem| matches!(item.target, FixTarget::FreeAllocation { .. });
+    if !fix.items.iter().any(is_there) {
+        return Ok(Access::default());
+    }
+    let named = asked.kubeconfig.clone();
+    let kubeconfig = super::cluster::kubeconfig(named, |name| std::env::var_os(name))?;
+    Ok(Access { kubeconfig, context: asked.context.clone() })
 }
 
 /// The default is below the daemon's own state, where that may be read.
@@ -111,7 +125,8 @@ async fn restore(
     if !goes_on(out, asked, &mut document, undo.fix.clone(), "Restore this?")? {
         return Ok(Outcome::Fine);
     }
-    let restored = undo::restore(undo, client).await.map_err(anyhow::Error::from)?;
+    let access = access(asked, &undo.fix)?;
+    let restored = undo::restore(undo, client, access).await.map_err(anyhow::Error::from)?;
     tell(out, &mut document, restored)
 }
 

@@ -270,7 +270,9 @@ pub(super) fn address_name(address: &Address) -> String {
 /// What an item of `fix` is about: an IP, a path, a device.
 pub(super) fn fix_name(item: &FixItem) -> String {
     match &item.target {
-        FixTarget::FreeReservation { ip, .. } => ip.to_string(),
+        FixTarget::FreeReservation { ip, .. } | FixTarget::FreeAllocation { ip, .. } => {
+            ip.to_string()
+        }
         FixTarget::UnmountNetns { path, .. } => path.clone(),
         FixTarget::DeletePair { interface, .. } => {
             interface.name.clone().unwrap_or_else(|| format!("ifindex:{}", interface.index))

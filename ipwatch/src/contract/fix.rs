@@ -65,6 +65,19 @@ pub enum FixTarget {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<String>,
     },
+    /// An allocation is removed from a pool of Whereabouts or a block of Calico in the API server.
+    FreeAllocation {
+        /// The IP.
+        ip: IpAddr,
+        /// The network. Hostile text.
+        network: String,
+        /// The store: `whereabouts` or `calico`.
+        store: String,
+        /// Its key there, as in `query ipam`: the object and the place in it. Hostile text.
+        key: String,
+        /// The container that it is for.
+        container_id: String,
+    },
     /// A netns is unmounted from the node's mount namespace.
     UnmountNetns {
         /// Where it is mounted. Hostile text.

@@ -75,6 +75,7 @@ fn candidate(
             netns: Some(map.netns_view(host)),
             interface: Some(device(link)),
             peer: Some(device(other)),
+            pod: map.named_after(&link.name).map(|pod| named(&pod)),
             ..Subject::default()
         },
         holders: vec![contract::Holder::of_kind(HolderKind::Kernel)],
@@ -99,6 +100,16 @@ fn device(link: &Link) -> contract::Interface {
         mac: link.mac,
         kind: link.kind.clone(),
         master: None,
+    }
+}
+
+/// A pod by its name, `NAMESPACE/NAME`.
+fn named(pod: &str) -> contract::Pod {
+    let (namespace, name) = pod.split_once('/').unwrap_or(("", pod));
+    contract::Pod {
+        namespace: Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty()),
+        name: Some(name.to_owned()),
+        ..contract::Pod::default()
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::api_server::{Access, ApiServer};
+use super::cluster_store;
 use super::host_local::{Expected, Locked, Refused};
 use super::node::{self, Node};
 use super::record::{Record, RecordError};
@@ -22,7 +24,10 @@ use crate::remedy::said;
 /// Timeout of a question to the daemon.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a store's lock is held at most before an item is skipped: every ADD and DEL of the network waits for it.
+/// How long the look at all netns may take where nobody waits for a lock.
+const LOOKED: Duration = Duration::from_secs(15);
+
+/// How long a store's lock is held for one item before it is given up: every ADD and DEL of the network waits for it.
 const HELD: Duration = Duration::from_secs(2);
 
 /// Why nothing was changed at all.
@@ -82,6 +87,7 @@ struct Anew {
 /// A run.
 struct Act<'a> {
     client: &'a Client,
+    api: ApiServer,
     node: Node,
     record: Record,
     who: Who,
@@ -90,8 +96,8 @@ struct Act<'a> {
     unlogged: bool,
 }
 
-/// Makes the planned changes. Returns the items with their results, and whether every change was logged. `what` is the
-/// finding or network that was named, `node` the node's name; the record is kept below `base`.
+/// Does what is planned, and says what became of it. `what` was asked for, `node` is the node's name; the record is kept
+/// below `base`; `access` leads to the API server, where something is changed there. Whether every change was logged.
 ///
 /// # Errors
 /// [`ActError`]: nothing was changed.
@@ -100,6 +106,7 @@ pub(crate) async fn change(
     mut fix: Fix,
     (what, node): (&str, &str),
     base: &Path,
+    access: Access,
 ) -> Result<(Fix, bool), ActError> {
     may()?;
     let who = Who::now();
@@ -107,10 +114,11 @@ pub(crate) async fn change(
     let record = Record::begin(base, what, node, who.clone())?;
     fix.record = Some(record.path().display().to_string());
     fix.dry_run = false;
-    let mut act = Act { client, node: look, record, who, silent: None, unlogged: false };
+    let api = ApiServer::new(access);
+    let mut act = Act { client, api, node: look, record, who, silent: None, unlogged: false };
     for item in fix.items.iter_mut().filter(|item| item.state == FixState::Planned) {
         match act.item(item).await {
-            Ok(()) => item.state = FixState::Done,
+            Ok(why) => (item.state, item.why) = (FixState::Done, why),
             Err(why) => (item.state, item.why) = why.told(),
         }
         item.proof.clear();
@@ -130,8 +138,15 @@ fn is_changed(state: FixState) -> bool {
 }
 
 impl Act<'_> {
-    /// Checks one item again, and changes it.
-    async fn item(&mut self, item: &FixItem) -> Result<(), NotDone> {
+    /// Looks at one item again, and changes it. Returns what of it could not be done, where the rest was.
+    async fn item(&mut self, item: &FixItem) -> Result<Option<String>, NotDone> {
+        if matches!(item.target, FixTarget::FreeAllocation { .. }) {
+            return self.allocation(item).await;
+        }
+        self.of_the_node(item).await.map(|()| None)
+    }
+
+    async fn of_the_node(&mut self, item: &FixItem) -> Result<(), NotDone> {
         match &item.target {
             FixTarget::FreeReservation { .. } => self.reservation(item).await,
             FixTarget::UnmountNetns { path, netns } => {
@@ -147,7 +162,41 @@ impl Act<'_> {
                 let done = self.node.delete_pair(interface, peer);
                 self.became(number, item, done.map_err(NotDone::from))
             }
-            FixTarget::Nothing { .. } => Err("there is nothing to be done".to_owned().into()),
+            FixTarget::FreeAllocation { .. } | FixTarget::Nothing { .. } => {
+                Err("there is nothing to be done".to_owned().into())
+            }
+        }
+    }
+
+    /// Removes an allocation from its object in the API server. The object's version, read before the node is looked at,
+    /// is tested by the change itself: whoever is given the IP meanwhile has changed the object.
+    async fn allocation(&mut self, item: &FixItem) -> Result<Option<String>, NotDone> {
+        let FixTarget::FreeAllocation { ip, store, key, container_id, .. } = &item.target else {
+            return Err("it is no allocation".to_owned().into());
+        };
+        let which = (*ip, &**key, &**container_id);
+        let seen = cluster_store::look(&mut self.api, store, which).await?;
+        self.agrees(item).await?;
+        self.hear_of_netns().await?;
+        self.is_free(*ip, container_id).await?;
+        self.node.nobody_has(*ip, clock::now().plus(LOOKED.as_nanos() as u64))?;
+        let kept = format!("{}-{ip}.json", self.record.items());
+        let text = serde_json::to_vec(&seen).map_err(io::Error::from);
+        let noted = text.and_then(|text| self.record.keep(&kept, &text));
+        noted
+            .map_err(|error| format!("it could not be recorded ({error}), so it is not changed"))?;
+        let number = self.intend(item, Some(&kept))?;
+        match cluster_store::free(&mut self.api, store, which, &seen).await {
+            Ok(left) => {
+                self.became(number, item, Ok(()))?;
+                Ok(left)
+            }
+            Err(why) => {
+                let why = NotDone::Skipped(why);
+                let told = self.became(number, item, Err(why));
+                self.record.forget(&kept);
+                told.map(|()| None)
+            }
         }
     }
 
@@ -197,7 +246,7 @@ impl Act<'_> {
         if let Some(Document { body: Body::Addresses(all), .. }) = self.ask(&asked).await? {
             self.node.hears(&all);
         }
-        Ok(())
+        self.node.look_for_kept()
     }
 
     fn intend(&mut self, item: &FixItem, kept: Option<&str>) -> Result<usize, String> {
@@ -236,7 +285,9 @@ impl Act<'_> {
             Some(Document { body: Body::Findings(findings), .. }) => findings,
             _ => Vec::new(),
         };
-        let FixTarget::FreeReservation { ip, .. } = &item.target else {
+        let (FixTarget::FreeReservation { ip, .. } | FixTarget::FreeAllocation { ip, .. }) =
+            &item.target
+        else {
             return Ok(Anew { findings: told, entries: Vec::new() });
         };
         let asked = Ask::Ipam { ip: Some(Prefix::host(*ip)), network: None };

@@ -67,6 +67,11 @@ pub(super) fn sentence(item: &FixItem) -> String {
             };
             format!("{did} {ip} in {} of container {}", said(network), said(container_id))
         }
+        FixTarget::FreeAllocation { ip, network, store, container_id, .. } => {
+            let did = if item.state == FixState::Restored { "restored" } else { "freed" };
+            let (store, network) = (said(store), said(network));
+            format!("{did} {ip} in {store} {network} of container {}", said(container_id))
+        }
         FixTarget::UnmountNetns { path, netns } => {
             let inode = netns.inode.unwrap_or_default();
             format!("unmounted net:[{inode}] at {}", said(path))

@@ -32,7 +32,11 @@ const FRESH: u64 = 1_000_000_000;
 /// The reason if a check under a store's lock takes too long: ADDs and DELs wait for that lock.
 pub(super) const LATE: &str = "to look at it took longer than pods may wait for the store's lock: try again when the node is less busy";
 
-/// Timeout of a search for holders of a netns, in ns. It runs without a store's lock.
+/// How long a search for netns that fds and sockets keep may take, and how many ways into one are kept.
+const KEPT: u64 = 5_000_000_000;
+const WAYS: usize = 4;
+
+/// How long a search for what holds a netns may take. Nobody waits for it but a person.
 const SEARCHED: u64 = 15_000_000_000;
 
 /// Inode of the first pid namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
@@ -102,6 +106,8 @@ pub(super) struct Node {
     up: Option<(BootNs, BTreeMap<IpAddr, String>)>,
     /// By inode, what the daemon knows about each netns.
     told: BTreeMap<u32, Told>,
+    /// By inode, the fds and sockets that keep a netns, as of the last search.
+    kept: BTreeMap<u32, Vec<NetnsPath>>,
 }
 
 /// What the daemon knows about a netns.
@@ -115,7 +121,7 @@ struct Told {
 impl Node {
     pub(super) fn new() -> io::Result<Self> {
         let (proc, requests) = (Proc::new(), Requests::new()?);
-        Ok(Self { proc, requests, up: None, told: BTreeMap::new() })
+        Ok(Self { proc, requests, up: None, told: BTreeMap::new(), kept: BTreeMap::new() })
     }
 
     /// Whether the last look at all addresses is recent enough.
@@ -135,7 +141,33 @@ impl Node {
         }
     }
 
-    /// Succeeds if no netns of the node has the IP, by a look within the last second. Gives up at `until`.
+    /// Looks for netns that an fd or a socket alone keeps, before anybody waits for a lock: it reads every fd of the node.
+    /// What it could not read in time, or may not, is the daemon's to tell of.
+    pub(super) fn look_for_kept(&mut self) -> Result<(), String> {
+        let until = clock::now().plus(KEPT);
+        let (facts, _) = self.proc.kept_by_files(until).map_err(unread)?;
+        self.kept = ways_in(&facts);
+        Ok(())
+    }
+
+    /// Looks again at those of these netns that an fd or a socket keeps: what did not open may have been closed.
+    fn look_again(&mut self, these: &BTreeMap<u32, Vec<NetnsPath>>) -> Result<(), String> {
+        let gone: Vec<NetnsRef> = these
+            .keys()
+            .filter(|inode| self.kept.contains_key(inode))
+            .map(|inode| NetnsRef::inode(*inode))
+            .collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let search = Search { until: clock::now().plus(KEPT), ..Search::everything() };
+        let found = ways_in(&self.proc.search(&gone, search).map_err(unread)?);
+        self.kept.retain(|inode, _| gone.iter().all(|one| one.inode != Some(*inode)));
+        self.kept.extend(found);
+        Ok(())
+    }
+
+    /// Succeeds if no netns of the node has the IP, asked within the last second.
     ///
     /// # Errors
     /// Which netns has it, or what could not be read.
@@ -152,8 +184,8 @@ impl Node {
         }
     }
 
-    /// Every address of every netns that has a task or a mount, with the netns. A netns that only an fd or a socket holds is
-    /// not read here; the daemon knows it.
+    /// Every address of every netns that a task, a mount, an fd or a socket leads to, and where it is. Fds and sockets are
+    /// those of the last [`Node::look_for_kept`].
     fn addresses(&mut self, until: BootNs) -> Result<BTreeMap<IpAddr, String>, String> {
         let mut up = BTreeMap::new();
         let host = self.requests.dump_host().map_err(|error| error.to_string())?;
@@ -178,6 +210,7 @@ impl Node {
         for round in 0..ROUNDS {
             if round > 0 {
                 std::thread::sleep(PAUSE);
+                self.look_again(&left)?;
                 let now = self.all_netns(until)?;
                 left = now.into_iter().filter(|(inode, _)| left.contains_key(inode)).collect();
             }
@@ -203,6 +236,7 @@ impl Node {
             }
             left = failed;
         }
+        self.look_again(&left)?;
         if of_these(&left, self.all_netns(until)?).is_empty() {
             return Ok(());
         }
@@ -247,6 +281,11 @@ impl Node {
             };
             if let Some(inode) = netns.inode.filter(|inode| Some(*inode) != host.inode) {
                 all.entry(inode).or_default().extend(door);
+            }
+        }
+        for (inode, doors) in &self.kept {
+            if Some(*inode) != host.inode {
+                all.entry(*inode).or_default().extend(doors.iter().cloned());
             }
         }
         Ok(all)
@@ -301,6 +340,21 @@ impl Node {
         }
         Err("not every process could be read".to_owned())
     }
+}
+
+/// The ways into each netns that holders give.
+fn ways_in(facts: &[Fact]) -> BTreeMap<u32, Vec<NetnsPath>> {
+    let mut all: BTreeMap<u32, Vec<NetnsPath>> = BTreeMap::new();
+    for fact in facts {
+        if let Observation::Holder { netns: NetnsRef { inode: Some(inode), .. }, holder } =
+            &fact.what
+        {
+            let doors = all.entry(*inode).or_default();
+            // One is enough; another may be closed.
+            doors.extend(NetnsPath::through(holder).filter(|_| doors.len() < WAYS));
+        }
+    }
+    all
 }
 
 /// Whether a search read everything.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
+use super::cluster_store;
 use crate::contract::{
     Code, Finding, Fix, FixItem, FixState, FixTarget, Holder, HolderKind, IpamEntry, Reserved,
     Status, Subject,
@@ -126,9 +127,10 @@ pub(crate) fn still(item: &FixItem, open: &[Finding], entries: &[IpamEntry]) -> 
         return Ok(());
     }
     let about = |one: &&FixItem| match (&one.target, &item.target) {
-        (FixTarget::Nothing { about }, FixTarget::FreeReservation { ip, .. }) => {
-            *about == ip.to_string()
-        }
+        (
+            FixTarget::Nothing { about },
+            FixTarget::FreeReservation { ip, .. } | FixTarget::FreeAllocation { ip, .. },
+        ) => *about == ip.to_string(),
         (FixTarget::Nothing { .. }, _) => true,
         _ => false,
     };
@@ -140,7 +142,9 @@ pub(crate) fn still(item: &FixItem, open: &[Finding], entries: &[IpamEntry]) -> 
 fn keep(fix: &mut Fix, only: &[IpAddr]) {
     for item in &mut fix.items {
         let wanted = match &item.target {
-            FixTarget::FreeReservation { ip, .. } => only.contains(ip),
+            FixTarget::FreeReservation { ip, .. } | FixTarget::FreeAllocation { ip, .. } => {
+                only.contains(ip)
+            }
             FixTarget::Nothing { about } => about.parse().is_ok_and(|ip| only.contains(&ip)),
             _ => false,
         };
@@ -151,7 +155,8 @@ fn keep(fix: &mut Fix, only: &[IpAddr]) {
     }
     let is_about = |ip: &IpAddr| {
         fix.items.iter().any(|item| match &item.target {
-            FixTarget::FreeReservation { ip: known, .. } => known == ip,
+            FixTarget::FreeReservation { ip: known, .. }
+            | FixTarget::FreeAllocation { ip: known, .. } => known == ip,
             FixTarget::Nothing { about } => about.parse() == Ok(*ip),
             _ => false,
         })
@@ -227,7 +232,7 @@ fn reservation(finding: &Finding, told: &Reserved, entries: &[IpamEntry]) -> Fix
     }
 }
 
-/// A leaked reservation of host-local that can be freed, with its proof, or why it cannot.
+/// A leaked reservation that can be freed, with its proof, or why it cannot.
 fn leak(
     finding: &Finding,
     told: &Reserved,
@@ -248,7 +253,8 @@ fn leak(
     let Some(entry) = entry else {
         return Err("its store does not reserve it for that container any more".to_owned());
     };
-    if entry.store != store::HOST_LOCAL {
+    let in_cluster = cluster_store::has(&entry.store, &entry.key);
+    if entry.store != store::HOST_LOCAL && !in_cluster {
         return Err(format!(
             "{} keeps it: `ipwatch explain {}` says how it is freed there",
             said(&entry.store),
@@ -275,6 +281,17 @@ fn leak(
     if entry.agree.as_deref() != Some("leaked") {
         return Err("it does not count as leaked any more".to_owned());
     }
+    let proof = proof_of(finding, entry, of, runtime);
+    if in_cluster {
+        let target = FixTarget::FreeAllocation {
+            ip: entry.ip,
+            network: entry.network.clone(),
+            store: entry.store.clone(),
+            key: entry.key.clone(),
+            container_id: of.to_owned(),
+        };
+        return Ok((target, proof));
+    }
     if !is_file_of(Path::new(&entry.key), entry.ip, &entry.network) {
         return Err(format!("{} is not the path of its file", said(&entry.key)));
     }
@@ -286,7 +303,7 @@ fn leak(
         ifname: entry.ifname.clone(),
         since: entry.since.clone(),
     };
-    Ok((target, proof_of(finding, entry, of, runtime)))
+    Ok((target, proof))
 }
 
 fn proof_of(finding: &Finding, entry: &IpamEntry, id: &str, runtime: &str) -> Vec<String> {
@@ -294,7 +311,8 @@ fn proof_of(finding: &Finding, entry: &IpamEntry, id: &str, runtime: &str) -> Ve
     let since = finding.firing_at.as_deref().unwrap_or(&finding.since);
     vec![
         format!(
-            "host-local reserves it for container {}{}: {}",
+            "{} reserves it for container {}{}: {}",
+            said(&entry.store),
             said(id),
             written.unwrap_or_default(),
             said(&entry.key)
@@ -359,13 +377,20 @@ fn not_ours(holder: &Holder) -> String {
     format!("{}{place} holds it as well: `ipwatch explain` says what to do", holder.words())
 }
 
-/// The item of a pair of devices, which can be deleted if both ends are in the host's netns.
+/// A pair of devices of which both ends are on the node, and which is named after a pod that ipwatch knows.
 fn pair(finding: &Finding) -> FixItem {
     let about = subject(finding);
     if let Some(why) = unsure(finding) {
         return nothing(finding, about, why);
     }
+    let names_pod = finding.subject.pod.is_some();
     match (&finding.subject.interface, &finding.subject.peer) {
+        // A person may have made a pair whose name looks like a plugin's.
+        (Some(_), Some(_)) if !names_pod => nothing(
+            finding,
+            about,
+            "the form of its name alone says that a CNI plugin made it: `ipwatch explain` has the command",
+        ),
         (Some(interface), Some(peer)) if interface.name.is_some() && peer.name.is_some() => {
             let target = FixTarget::DeletePair { interface: interface.clone(), peer: peer.clone() };
             FixItem { target, ..planned(finding) }

@@ -164,7 +164,41 @@ impl Record {
         Ok(number)
     }
 
-    /// Records the outcome of a change.
+    /// Keeps a text under a name, before what it tells of is changed.
+    ///
+    /// # Errors
+    /// The disk does not take it: then nothing must be changed.
+    pub(crate) fn keep(&self, name: &str, text: &[u8]) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, mode)?;
+        let mut file = File::from(file);
+        file.write_all(text)?;
+        file.sync_all()
+    }
+
+    /// What was kept under a name.
+    ///
+    /// # Errors
+    /// It cannot be read, or is too long.
+    pub(crate) fn kept(&self, name: &str) -> io::Result<Vec<u8>> {
+        use std::io::Read as _;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.dir, name, flags, Mode::empty())?);
+        let mut bytes = Vec::new();
+        file.take(LONGEST + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > LONGEST {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long"));
+        }
+        Ok(bytes)
+    }
+
+    /// Takes away what was kept under a name, if what it tells of was not changed after all.
+    pub(crate) fn forget(&self, name: &str) {
+        let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::empty());
+    }
+
+    /// Notes what became of it.
     ///
     /// # Errors
     /// It could not be written.

@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 use super::act::{ActError, may};
+use super::api_server::{Access, ApiServer};
+use super::cluster_store;
 use super::host_local::Locked;
 use super::log;
 use super::record::{self, Kept, Line, Record, RecordError};
@@ -76,18 +78,25 @@ pub(crate) fn look(
     Ok(Undo { runs, places, fix, unread })
 }
 
-/// Whether a run has moved away a file with the same path.
+/// Whether a run has moved away a reservation of the same file, or removed an allocation at the same place.
 fn has_moved(lines: &[Line], target: &FixTarget) -> bool {
-    let FixTarget::FreeReservation { path: wanted, network, .. } = target else { return false };
+    let Some((network, wanted)) = place(target) else { return false };
     changed(lines, network, &[]).any(|(line, _)| match line {
-        Line::Intent { item, .. } => {
-            matches!(&item.target, FixTarget::FreeReservation { path, .. } if path == wanted)
-        }
+        Line::Intent { item, .. } => place(&item.target).is_some_and(|(_, key)| key == wanted),
         _ => false,
     })
 }
 
-/// What one run has changed, or may have changed: its intentions, each with its last outcome.
+/// The network of what can be brought back, and where it was.
+fn place(target: &FixTarget) -> Option<(&str, &str)> {
+    match target {
+        FixTarget::FreeReservation { network, path, .. } => Some((network, path)),
+        FixTarget::FreeAllocation { network, key, .. } => Some((network, key)),
+        _ => None,
+    }
+}
+
+/// What one run has changed of it, or may have: its intentions, and what became of each at last.
 fn changed<'a>(
     lines: &'a [Line],
     what: &str,
@@ -96,7 +105,8 @@ fn changed<'a>(
     lines.iter().filter_map(move |line| {
         let Line::Intent { number, item, .. } = line else { return None };
         let is_meant = match &item.target {
-            FixTarget::FreeReservation { ip, network, .. } => {
+            FixTarget::FreeReservation { ip, network, .. }
+            | FixTarget::FreeAllocation { ip, network, .. } => {
                 (network == what || is_id(&item.finding, what))
                     && (only.is_empty() || only.contains(ip))
             }
@@ -141,11 +151,16 @@ fn is_id(id: &str, what: &str) -> bool {
 ///
 /// # Errors
 /// [`ActError`]: nothing was changed.
-pub(crate) async fn restore(undo: Undo, client: &Client) -> Result<(Fix, bool), ActError> {
+pub(crate) async fn restore(
+    undo: Undo,
+    client: &Client,
+    access: Access,
+) -> Result<(Fix, bool), ActError> {
     may()?;
     let Undo { runs, places, mut fix, .. } = undo;
     // Once the daemon fails to answer it is not asked again. An unneeded reservation does no harm and is reported as leaked.
     let mut daemon = Some(client);
+    let mut api = ApiServer::new(access);
     let who = Who::now();
     let mut logged = true;
     fix.dry_run = false;
@@ -154,7 +169,7 @@ pub(crate) async fn restore(undo: Undo, client: &Client) -> Result<(Fix, bool), 
             continue;
         }
         let Some(run) = runs.get(place.run) else { continue };
-        match one(item, place, run, &mut daemon).await {
+        match one(item, place, run, &mut daemon, &mut api).await {
             Ok(mut record) => {
                 item.state = FixState::Restored;
                 if let Err(error) = record.became(place.number, item, Some(&who)) {
@@ -205,23 +220,41 @@ async fn one(
     place: &KeptItem,
     run: &Kept,
     daemon: &mut Option<&Client>,
+    api: &mut ApiServer,
 ) -> Result<Record, String> {
-    let (FixTarget::FreeReservation { ip, path, .. }, Some(kept)) = (&item.target, &place.kept)
-    else {
-        return Err("it cannot be brought back".to_owned());
-    };
-    // The name must not lead out of the record's directory, even if somebody has edited the record.
+    let Some(kept) = &place.kept else { return Err("it cannot be brought back".to_owned()) };
+    // A name in a record that somebody has written by hand leads nowhere else.
     if kept.contains('/') || kept.starts_with('.') {
         return Err("its record names no file".to_owned());
     }
-    let path = Path::new(path);
+    let path = match &item.target {
+        FixTarget::FreeReservation { ip, path, .. } => {
+            nobody_since(*ip, &place.at, daemon).await?;
+            Path::new(path)
+        }
+        FixTarget::FreeAllocation { ip, .. } => {
+            nobody_since(*ip, &place.at, daemon).await?;
+            return allocation(run, kept, api).await;
+        }
+        _ => return Err("it cannot be brought back".to_owned()),
+    };
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err("it is no path of a file".to_owned());
     };
-    nobody_since(*ip, &place.at, daemon).await?;
     let record = run.open().map_err(|error| format!("its record cannot be opened: {error}"))?;
     let locked = Locked::take(directory).await.map_err(|error| error.to_string())?;
     locked.move_back(record.dir(), kept, name).map_err(|error| error.to_string())?;
+    Ok(record)
+}
+
+/// Brings an allocation back into its object in the API server.
+async fn allocation(run: &Kept, kept: &str, api: &mut ApiServer) -> Result<Record, String> {
+    let record = run.open().map_err(|error| format!("its record cannot be opened: {error}"))?;
+    let text =
+        record.kept(kept).map_err(|error| format!("its record has nothing of it: {error}"))?;
+    let seen = serde_json::from_slice(&text)
+        .map_err(|error| format!("its record is not understood: {error}"))?;
+    cluster_store::restore(api, &seen).await?;
     Ok(record)
 }
 

@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use support::fake_cri::FakeCri;
 use support::kubernetes::{ControlPlane, calico};
 use support::poll::until;
-use support::{Daemon, Lab};
+use support::{Daemon, Lab, Sandbox};
+
+use super::{Cluster, SOON};
 
 support::tests! {
     what_is_no_allocation_of_a_block_spoils_no_other needs [SharedApiServer],
+    a_leak_of_a_block_is_freed_and_comes_back needs [ApiServer, FakeCri],
 }
 
 const STORE: &str = "calico";
@@ -99,4 +103,85 @@ fn what_is_no_allocation_of_a_block_spoils_no_other(lab: &Lab) {
     )
     .unwrap();
     until("one more is taken", 20, || pools() == are(8));
+}
+
+/// `ipwatch fix` releases an assignment as Calico does: the block, then its handle; and brings it back.
+fn a_leak_of_a_block_is_freed_and_comes_back(lab: &Lab) {
+    let mut cluster = Cluster::start(lab, &[]);
+    calico::define(&cluster.control);
+    let (dead, living) = (cluster.pods.remove(0), &cluster.pods[0]);
+    let (cidr, ip) = (format!("{}/29", lab.ip(64)), lab.ip(64).to_string());
+    let handle = |id: &str| format!("net.{id}");
+    let owner = |id: &str, pod: &str, node: &str| json!({ "handle_id": handle(id), "secondary": { "namespace": Sandbox::NAMESPACE, "node": node, "pod": pod } });
+    let owners = [
+        owner(&dead.paper.sandbox, &dead.paper.name, lab.tag()),
+        owner(&living.paper.sandbox, &living.paper.name, lab.tag()),
+        owner(&"e".repeat(64), "far-0", "far"),
+    ];
+    let spec = json!({
+        "cidr": cidr, "affinity": format!("host:{}", lab.tag()), "strictAffinity": false,
+        "allocations": [0, 1, 2, null, null, null, null, null], "unallocated": [3, 4, 5, 6, 7],
+        "attributes": owners, "deleted": false,
+    });
+    let block = calico::block(&cluster.control, &spec).expect("a block");
+    let name = block["metadata"]["name"].as_str().expect("a name").to_owned();
+    let api = cluster.control.api();
+    let handles = "/apis/crd.projectcalico.org/v1/ipamhandles";
+    for id in [&dead.paper.sandbox, &living.paper.sandbox] {
+        let object = json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMHandle",
+            "metadata": { "name": handle(id) },
+            "spec": { "handleID": handle(id), "block": { &*cidr: 1 }, "deleted": false },
+        });
+        api.create(handles, &object);
+    }
+    let lines = format!("{}\ncalico = true", cluster.lines());
+    let daemon = Daemon::start(lab, &cluster.config().line(&lines));
+    until("the assignment is known", SOON, || {
+        daemon.list("reservations", &["query", "ipam", &ip]).iter().any(|one| one["ip"] == *ip)
+    });
+    daemon.await_source("containerd");
+    // The pod is gone from the runtime, without a DEL.
+    let rest = cluster.pods.iter().map(|pod| FakeCri::lines(&pod.paper, "READY"));
+    cluster.runtime.has(&rest.collect::<String>());
+    let (id, pod) = (dead.paper.sandbox.clone(), dead.paper.name.clone());
+    drop(dead);
+    let leak = daemon.await_firing("ipam-reservation-leaked", SOON * 2, crate::lead::is_about(&ip));
+    let finding = leak["id"].as_str().expect("an id");
+
+    let config = cluster.control.admin_config();
+    let fix = |args: &[&str]| {
+        let mut command = crate::fix::command(lab, &daemon, args);
+        command.arg("--kubeconfig").arg(&config).args(["-o", "json"]);
+        crate::fix::items(&command.output().expect("run it"))
+    };
+    let spec = || {
+        let path = format!("/apis/crd.projectcalico.org/v1/ipamblocks/{name}");
+        api.get(&path).expect("the block")["spec"].clone()
+    };
+    let is_counted = |id: &str| api.get(&format!("{handles}/{}", handle(id))).is_ok();
+    let before = spec();
+    // A pod of that name is there, and nobody has told which IP it has.
+    let (kept, code) = fix(&[finding, "--yes"]);
+    let (state, why) = crate::fix::state(&kept, &ip);
+    assert_eq!((state, code), ("skipped", Some(1)), "{kept:#?}");
+    assert!(why.contains("again, and it may have this IP"), "{why}");
+    assert_eq!(spec(), before);
+    cluster.force_delete(&pod);
+
+    let (done, code) = fix(&[finding, "--yes"]);
+    assert_eq!(code, Some(0), "{done:#?}");
+    let after = spec();
+    assert_eq!(after["allocations"], json!([null, 0, 1, null, null, null, null, null]));
+    assert_eq!(after["attributes"], json!(owners[1..]), "the living ones keep theirs");
+    assert_eq!(after["unallocated"], json!([3, 4, 5, 6, 7, 0]));
+    assert!(!is_counted(&id) && is_counted(&living.paper.sandbox));
+    daemon.await_resolved(&leak, SOON);
+
+    let (undone, code) = fix(&[finding, "--undo", "--yes"]);
+    assert_eq!((code, crate::fix::state(&undone, &ip).0), (Some(0), "restored"), "{undone:#?}");
+    let back = spec();
+    assert_eq!(back["allocations"], json!([2, 0, 1, null, null, null, null, null]));
+    assert_eq!(back["attributes"][2], owners[0]);
+    assert!(is_counted(&id), "its handle, too");
 }

@@ -119,6 +119,112 @@ fn a_crashed_nodes_allocations_are_told(lab: &Lab) {
         frees(&shell, &control, &network, &leak, offset);
     }
     daemon.await_resolved(&leak, SOON);
+    let shell = Fix { lab, daemon: &daemon, control: &control };
+    shell.frees_the_leaks(&network, &overlapping, &dead, [&ip(10), &ip(12)]);
+}
+
+/// `ipwatch fix` with an administrator's kubeconfig.
+struct Fix<'a> {
+    lab: &'a Lab,
+    daemon: &'a Daemon,
+    control: &'a ControlPlane,
+}
+
+impl Fix<'_> {
+    fn run(&self, args: &[&str]) -> (Vec<Value>, Option<i32>) {
+        crate::fix::items(&self.command(args).output().expect("run it"))
+    }
+
+    fn command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = crate::fix::command(self.lab, self.daemon, args);
+        command.arg("--kubeconfig").arg(self.control.admin_config()).args(["-o", "json"]);
+        command
+    }
+
+    /// Both are leaked again. They are freed, and nothing else; with a pod of the same name it frees nothing of it; what was
+    /// given out since does not come back.
+    fn frees_the_leaks(
+        &self,
+        pool: &str,
+        overlapping: &str,
+        dead: &[PodSandbox],
+        [old, new]: [&str; 2],
+    ) {
+        let api = self.control.api();
+        let path = format!("{}/{pool}", stores::POOLS);
+        let reservation = format!("{overlapping}/{new}");
+        let allocations = || api.get(&path).expect("the pool")["spec"]["allocations"].clone();
+        let set = |change: &dyn Fn(&mut Value)| {
+            let mut object = api.get(&path).expect("the pool");
+            change(&mut object["spec"]["allocations"]);
+            api.ask("PUT", &path, Some(&object)).expect("write the pool");
+        };
+        let mine = json!({ "id": dead[1].sandbox, "podref": "shop/db-1", "ifname": "net1" });
+        stores::reserve(self.control, overlapping, new, "shop/db-1", &dead[1].sandbox);
+        set(&|all| {
+            all["10"] = json!({ "id": dead[0].sandbox });
+            all["12"] = mine.clone();
+        });
+        let both = |finding: &Value| {
+            [old, new].iter().all(|ip| is_about(ip)(finding)) && is_of(pool)(finding)
+        };
+        let leak = self.daemon.await_firing(LEAKED, SOON, both);
+        let id = leak["id"].as_str().expect("an id");
+        let before = allocations();
+        let (plan, code) = self.run(&[id]);
+        assert_eq!(code, Some(0), "{plan:#?}");
+        for ip in [old, new] {
+            assert_eq!(crate::fix::state(&plan, ip).0, "planned", "{plan:#?}");
+        }
+        assert_eq!(allocations(), before, "a plan changes nothing");
+
+        // A pod of the same name is there again: Whereabouts gives it the same IP.
+        let shop = json!({ "metadata": { "name": "shop" } });
+        api.create("/api/v1/namespaces", &shop);
+        let pod = json!({
+            "metadata": { "name": "db-1" },
+            "spec": {
+                "nodeName": "far", "automountServiceAccountToken": false,
+                "containers": [{ "name": "main", "image": "none" }],
+            },
+        });
+        api.create("/api/v1/namespaces/shop/pods", &pod);
+        let (done, code) = self.run(&[id, "--yes", "--only", new]);
+        let (state, why) = crate::fix::state(&done, new);
+        assert_eq!((state, code), ("skipped", Some(1)), "{done:#?}");
+        assert!(why.contains("there is a pod shop/db-1 again"), "{why}");
+        assert_eq!(allocations(), before);
+        api.force_delete("/api/v1/namespaces/shop/pods/db-1");
+
+        // Another container is given the IP right after the plan.
+        let living = json!({ "id": "f".repeat(64), "podref": "shop/db-7", "ifname": "net1" });
+        set(&|all| all["12"] = living.clone());
+        // The finding may be another one by then.
+        let _ = self.command(&[id, "--yes", "--only", new]).output().expect("run it");
+        assert_eq!(allocations()["12"], living, "a living pod's IP was freed");
+        set(&|all| all["12"] = mine.clone());
+        let leak = self.daemon.await_firing(LEAKED, SOON, both);
+
+        let (done, code) = self.run(&[leak["id"].as_str().expect("an id"), "--yes"]);
+        assert_eq!(code, Some(0), "{done:#?}");
+        let mut expected = before.clone();
+        for offset in ["10", "12"] {
+            expected.as_object_mut().expect("allocations").remove(offset);
+        }
+        assert_eq!(allocations(), expected, "exactly the leaked ones");
+        assert!(api.get(&reservation).is_err(), "its overlapping reservation, too");
+        self.daemon.await_resolved(&leak, SOON);
+
+        set(&|all| all["10"] = living.clone());
+        let (undone, code) = self.run(&[pool, "--undo", "--yes"]);
+        assert_eq!(code, Some(1), "{undone:#?}");
+        assert_eq!(crate::fix::state(&undone, new).0, "restored", "{undone:#?}");
+        let (state, why) = crate::fix::state(&undone, old);
+        assert!(state == "skipped" && why.contains("given out again"), "{undone:#?}");
+        assert_eq!((&allocations()["10"], &allocations()["12"]), (&living, &mine));
+        let back = api.get(&reservation).expect("its overlapping reservation");
+        assert_eq!(back["spec"]["containerid"], dead[1].sandbox, "{back:#?}");
+    }
 }
 
 /// The leaked pod's successor of the same name runs on another node with the same IP. Each printed command is run,

@@ -35,7 +35,7 @@ pub(super) fn table(fix: &Fix, view: View) -> String {
 fn word(item: &FixItem, undo: bool) -> &'static str {
     let [todo, done] = match item.target {
         _ if undo => ["restore", "restored"],
-        FixTarget::FreeReservation { .. } => ["free", "freed"],
+        FixTarget::FreeReservation { .. } | FixTarget::FreeAllocation { .. } => ["free", "freed"],
         FixTarget::UnmountNetns { .. } => ["unmount", "unmounted"],
         FixTarget::DeletePair { .. } => ["delete", "deleted"],
         FixTarget::Nothing { .. } => ["nothing", "nothing"],
@@ -53,7 +53,8 @@ fn word(item: &FixItem, undo: bool) -> &'static str {
 /// What the object belonged to, or what identifies it.
 fn of(item: &FixItem) -> String {
     match &item.target {
-        FixTarget::FreeReservation { network, container_id, .. } => {
+        FixTarget::FreeReservation { network, container_id, .. }
+        | FixTarget::FreeAllocation { network, container_id, .. } => {
             format!("{} in {}", text::cut(container_id, 12), text::shown(network))
         }
         FixTarget::UnmountNetns { netns, .. } => format!("netns {}", text::netns(netns)),
@@ -90,7 +91,12 @@ fn summary(fix: &Fix, ids: &text::ShortIds) -> String {
     }
     if let (Some(record), Some(first)) = (&fix.record, fix.items.first()) {
         out.push_str(&format!("Record: {}\n", escape(record)));
-        let is_kept = |item: &FixItem| matches!(item.target, FixTarget::FreeReservation { .. });
+        let is_kept = |item: &FixItem| {
+            matches!(
+                item.target,
+                FixTarget::FreeReservation { .. } | FixTarget::FreeAllocation { .. }
+            )
+        };
         if fix.items.iter().any(|item| item.state == FixState::Done && is_kept(item)) {
             let id = ids.get(&first.finding);
             out.push_str(&format!(

@@ -78,7 +78,8 @@ fn act<'a>(client: &'a Client, base: &Path) -> Act<'a> {
     let who = Who::now();
     let record = Record::begin(base, "cbr0", "node-1", who.clone()).unwrap();
     let node = Node::new().unwrap();
-    Act { client, node, record, who, silent: None, unlogged: false }
+    let api = ApiServer::new(Access::default());
+    Act { client, api, node, record, who, silent: None, unlogged: false }
 }
 
 #[tokio::test]

@@ -87,3 +87,50 @@ fn what_is_mounted_elsewhere_or_more_than_once_is_left() {
         assert!(judge(found(holders.clone(), complete)).is_err(), "{holders:?} {complete}");
     }
 }
+
+/// A netns that nothing leads to but an fd of a process which is elsewhere.
+#[test]
+fn a_netns_that_an_fd_alone_keeps_is_looked_at() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let name = format!("ipw-fd-{}", std::process::id());
+    let ip = "198.51.100.77";
+    let run = |program: &str, args: &str| {
+        let out = std::process::Command::new(program).args(args.split(' ')).output().unwrap();
+        assert!(out.status.success(), "{program} {args}: {out:?}");
+    };
+    run("ip", &format!("netns add {name}"));
+    run("ip", &format!("-n {name} address add {ip}/32 dev lo"));
+    let script = format!("exec 9</run/netns/{name}; echo open; exec sleep 60");
+    let mut holder = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 5];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
+    run("ip", &format!("netns delete {name}"));
+    let asked = |ip: &str, looks: bool| {
+        let ip: IpAddr = ip.parse().unwrap();
+        // Its own thread: it visits other netns.
+        std::thread::spawn(move || {
+            let mut node = Node::new().unwrap();
+            if looks {
+                node.look_for_kept().unwrap();
+            }
+            node.nobody_has(ip, clock::now().plus(60_000_000_000))
+        })
+        .join()
+        .unwrap()
+    };
+    let unseen = asked(ip, false);
+    let (held, other) = (asked(ip, true), asked("198.51.100.78", true));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(unseen, Ok(()), "neither a task nor a mount leads to it");
+    assert!(held.is_err_and(|why| why.contains("has the IP up")), "the fd keeps it");
+    assert_eq!(other, Ok(()));
+    assert_eq!(asked(ip, true), Ok(()), "it is gone");
+}

@@ -293,12 +293,45 @@ fn device(name: &str, index: u32) -> Option<Interface> {
 }
 
 #[test]
+fn an_allocation_in_the_api_server_is_freed_where_its_key_leads_there() {
+    for (store, key, planned) in [
+        ("whereabouts", "ippools/kube-system/10.0.3.0-24/18", true),
+        ("whereabouts", "ippools/kube-system/../18", false),
+        ("calico", "ipamblocks/10-0-3-0-26/18", true),
+        ("calico", "/calico/ipam/v2/assignment/ipv4/block/10.0.3.0-26/18", false),
+        ("libnetwork", "ipamblocks/10-0-3-0-26/18", false),
+    ] {
+        let mut entry = entry(18);
+        (entry.store, entry.key) = (store.to_owned(), key.to_owned());
+        let mut finding = leaks(&[18]);
+        finding.subject.reservations.iter_mut().for_each(|one| one.key = key.to_owned());
+        let fix = plan(&[&finding], std::slice::from_ref(&entry), &[]);
+        let item = &fix.items[0];
+        let is = matches!(item.target, FixTarget::FreeAllocation { .. });
+        assert_eq!((is, item.state == FixState::Planned), (planned, planned), "{key}: {item:?}");
+        if planned {
+            assert!(item.proof[0].starts_with(store), "{item:?}");
+            let (findings, mut entries) = ([finding], [entry]);
+            assert_eq!(still(item, &findings, &entries), Ok(()));
+            entries[0].agree = Some("idle".to_owned());
+            assert!(still(item, &findings, &entries).is_err(), "{key}");
+        }
+    }
+}
+
+#[test]
 fn a_pair_is_deleted_and_a_route_is_not() {
     let subject = Subject {
         interface: device("veth1a2b3c4d", 41),
         peer: device("veth5e6f7a8b", 42),
+        pod: Some(crate::contract::Pod { name: Some("api-0".into()), ..Default::default() }),
         ..Subject::default()
     };
+    let mut unnamed = firing("p81cn3t6v2ye7rkd", Code::VethOrphaned, subject.clone());
+    unnamed.subject.pod = None;
+    let fix = plan(&[&unnamed], &[], &[]);
+    assert_eq!(fix.items[0].state, FixState::LeftOut);
+    assert!(why(&fix).contains("the form of its name alone"), "{fix:?}");
     let pair = firing("p81cn3t6v2ye7rkd", Code::VethOrphaned, subject);
     let fix = plan(&[&pair], &[], &[]);
     assert_eq!(fix.items[0].state, FixState::Planned);

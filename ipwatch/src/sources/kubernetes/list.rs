@@ -75,6 +75,11 @@ impl Server {
         Ok(Self { api: opened.map_err(|error| error.to_string())?, longest: LIST_LIMIT })
     }
 
+    /// Its client, for other requests.
+    pub(crate) fn into_api(self) -> Api {
+        self.api
+    }
+
     /// The server's URL, for people.
     pub(crate) fn url(&self) -> String {
         self.api.url()

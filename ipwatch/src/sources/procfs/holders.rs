@@ -131,10 +131,11 @@ impl Proc {
                 facts.push(fact(Observation::Holder { netns, holder }));
             }
         };
-        let is_wanted = |inode| known.contains_key(&inode);
+        let is_wanted = |inode: u32| known.contains_key(&inode);
         let mut complete = self.each_mount(is_wanted, search.until, &mut found)?;
         if search.files {
-            let mut files = Files { wanted: &known, search, sockets: HashMap::new(), found };
+            let wanted = is_wanted;
+            let mut files = Files { wanted, search, sockets: HashMap::new(), found };
             complete &= files.search(&Dir::open(&self.root)?)?;
         }
         for &netns in wanted {
@@ -142,6 +143,22 @@ impl Proc {
             facts.push(fact(Observation::HoldersSearched { netns, complete }));
         }
         Ok(facts)
+    }
+
+    /// Every netns that an fd or a socket of a process keeps which is in another one, and whether all could be read.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub(crate) fn kept_by_files(&self, until: BootNs) -> io::Result<(Vec<Fact>, bool)> {
+        let mut facts = Vec::new();
+        let found = |inode, holder| {
+            facts.push(fact(Observation::Holder { netns: NetnsRef::inode(inode), holder }));
+        };
+        let search = Search { until, ..Search::everything() };
+        let wanted = |inode| inode >= FIRST_INODE;
+        let mut files = Files { wanted, search, sockets: HashMap::new(), found };
+        let whole = files.search(&Dir::open(&self.root)?)?;
+        Ok((facts, whole))
     }
 
     /// Reads, in every mount namespace, the mounts of netns that [`Proc::mounts`] does not report.
@@ -243,16 +260,20 @@ fn mounted(
     }
 }
 
+/// Inodes of namespaces that are made later begin here (`PROC_DYNAMIC_FIRST`, fs/proc/generic.c; 6.18), which rules out
+/// most files without a look.
+const FIRST_INODE: u32 = 0xf000_0000;
+
 /// The search through fds.
-struct Files<'a, F> {
-    wanted: &'a HashMap<u32, NetnsRef>,
+struct Files<W, F> {
+    wanted: W,
     search: Search,
     /// The netns of each socket inode seen, because many processes share one.
     sockets: HashMap<u64, Option<u32>>,
     found: F,
 }
 
-impl<F: FnMut(u32, Holder)> Files<'_, F> {
+impl<W: Fn(u32) -> bool, F: FnMut(u32, Holder)> Files<W, F> {
     fn search(&mut self, root: &Dir) -> io::Result<bool> {
         let own = std::process::id();
         let mut complete = true;
@@ -300,7 +321,7 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
         } else {
             return Ok(());
         };
-        let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
+        let Some(inode) = inode.filter(|inode| (self.wanted)(*inode)) else {
             return Ok(());
         };
         if process.home != Some(inode) && !process.is_ipwatch() {
@@ -319,7 +340,7 @@ impl<F: FnMut(u32, Holder)> Files<'_, F> {
     fn mounted(&self, process: &Process<'_>, fd: u32) -> io::Result<Option<u32>> {
         let info = process.dir.text(format!("fdinfo/{fd}"))?;
         let inode = info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok());
-        let Some(inode) = inode.filter(|inode| self.wanted.contains_key(inode)) else {
+        let Some(inode) = inode.filter(|inode| (self.wanted)(*inode)) else {
             return Ok(None);
         };
         // Another file system may use the same inode number. It is not accessed, because it may hang: the kernel knows
