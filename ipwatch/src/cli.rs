@@ -29,6 +29,7 @@ mod scan;
 mod show;
 mod table;
 mod text;
+mod top;
 mod view;
 mod watch;
 
@@ -166,6 +167,7 @@ fn dispatch(cli: Cli) -> Result<Outcome, Failure> {
         Command::Query(query) => wait_for(query::query(&global, &out, query))?,
         Command::Check(check) => wait_for(check::check(&global, &out, check))?,
         Command::Watch(what) => wait_for(watch::watch(&global, &out, what))?,
+        Command::Top => wait_for(top::top(&global, &out))?,
         Command::Explain(explain) => wait_for(explain::explain(&global, &out, explain))?,
         Command::Fix(asked) => wait_for(fix::fix(&global, &out, asked))?,
         Command::Report(wanted) => wait_for(report::report(&global, &out, wanted))?,

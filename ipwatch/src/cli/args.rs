@@ -84,6 +84,9 @@ pub(super) enum Command {
     /// Follow findings and addresses as they change
     #[command(after_help = examples::WATCH)]
     Watch(Watched),
+    /// Show the node on one screen as it changes: ranges, findings, addresses, conflicts, sources
+    #[command(after_help = examples::TOP)]
+    Top,
     /// Explain a finding: what happened, what will fail next, and what to do
     #[command(after_help = examples::EXPLAIN)]
     Explain(Explain),

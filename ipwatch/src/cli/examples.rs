@@ -49,6 +49,8 @@ pub(super) const WATCH: &str = "Examples:
   ipwatch watch
   ipwatch watch neigh
   ipwatch watch -o jsonl | jq .";
+pub(super) const TOP: &str = "Examples:
+  ipwatch top                         `?` shows the keys";
 pub(super) const EXPLAIN: &str = "Examples:
   ipwatch explain k3f9                a finding
   ipwatch explain ip-duplicate        a runbook, also without a daemon

@@ -68,17 +68,51 @@ async fn tell(
     whole: bool,
 ) -> Result<Outcome, Failure> {
     if let Body::Findings(findings) = &mut document.body {
-        keep_what_matters(findings);
         if out.for_people() {
             let findings = std::mem::take(findings);
-            let all = around(client, &findings).await;
-            let story = story::render(&document, &findings, &all, whole, out.view(&document));
-            out.raw(story.as_bytes())?;
+            let view = out.view(&document);
+            out.raw(stories(client, &document, findings, whole, view).await.as_bytes())?;
             return Ok(Outcome::Fine);
         }
+        keep_what_matters(findings);
     }
     out.document(&document, true)?;
     Ok(Outcome::Fine)
+}
+
+/// The stories of these findings, which the document had.
+async fn stories(
+    client: &Client,
+    document: &Document,
+    mut findings: Vec<Finding>,
+    whole: bool,
+    view: View,
+) -> String {
+    keep_what_matters(&mut findings);
+    let all = around(client, &findings).await;
+    story::render(document, &findings, &all, whole, view)
+}
+
+/// What `explain` says about a code, a finding, an IP, a pod or a netns.
+pub(super) async fn story_about(
+    client: &Client,
+    what: &str,
+    view: impl Fn(&Document) -> View,
+) -> Result<String, Failure> {
+    if let Ok(code) = what.parse::<Code>() {
+        return Ok(code.runbook().to_owned());
+    }
+    match about(client, what).await? {
+        Lookup::Nothing(document) => nothing_wrong(what, &document, view(&document)),
+        Lookup::Findings(mut document) => {
+            let Body::Findings(findings) = &mut document.body else {
+                return Err(unknown(what, &document));
+            };
+            let findings = std::mem::take(findings);
+            let view = view(&document);
+            Ok(stories(client, &document, findings, false, view).await)
+        }
+    }
 }
 
 /// Every finding that these may be related to, they among them. A story does without when it cannot
@@ -198,19 +232,24 @@ async fn addresses(client: &Client, what: &str) -> Result<Lookup, Failure> {
 
 /// Prints the addresses, and that nothing wrong is known about them.
 fn healthy(out: &Out, what: &str, document: Document) -> Result<Outcome, Failure> {
-    let Body::Addresses(addresses) = &document.body else { return Err(unknown(what, &document)) };
     if !out.for_people() {
         // For programs, "nothing wrong" is an empty list of findings.
         out.document(&Document { body: Body::Findings(Vec::new()), ..document }, true)?;
         return Ok(Outcome::Fine);
     }
+    out.raw(nothing_wrong(what, &document, out.view(&document))?.as_bytes())?;
+    Ok(Outcome::Fine)
+}
+
+/// The addresses, about which no finding is known.
+fn nothing_wrong(what: &str, document: &Document, view: View) -> Result<String, Failure> {
+    let Body::Addresses(addresses) = &document.body else { return Err(unknown(what, document)) };
     let mut text = format!("{}: nothing wrong is known\n", escape(what));
     for address in addresses {
         text.push('\n');
-        text.push_str(&card::render(address, out.view(&document)));
+        text.push_str(&card::render(address, view));
     }
-    out.raw(text.as_bytes())?;
-    Ok(Outcome::Fine)
+    Ok(text)
 }
 
 /// Old stories are told only when there is no open one, and a cause's story tells of what came of it.

@@ -101,6 +101,11 @@ impl Out {
     pub(super) fn paint(&self) -> Paint {
         self.paint
     }
+
+    /// Whether the locale has ASCII alone.
+    pub(super) fn is_ascii(&self) -> bool {
+        self.ascii
+    }
 }
 
 /// Width of the terminal in columns, if stdout is a terminal that reports it.

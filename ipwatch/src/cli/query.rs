@@ -219,7 +219,7 @@ async fn around(client: &Client, ip: Prefix, addresses: &[Address]) -> Around {
 }
 
 /// The open findings, if one of these addresses has any. If they cannot be read, only their ids are shown.
-async fn open_findings(client: &Client, addresses: &[Address]) -> Vec<Finding> {
+pub(super) async fn open_findings(client: &Client, addresses: &[Address]) -> Vec<Finding> {
     if addresses.iter().all(|address| address.findings.is_empty()) {
         return Vec::new();
     }

@@ -9,7 +9,7 @@ pub(super) mod findings;
 mod fix;
 pub(super) mod ip;
 mod ipam;
-mod lists;
+pub(super) mod lists;
 mod probes;
 pub(super) mod story;
 pub(super) mod tree;
@@ -47,7 +47,7 @@ pub(super) fn trees(document_of: &Document, findings: &[Finding], view: View) ->
 }
 
 /// `sources 4/5 (docker down → unknown)`: how many sources are active.
-fn sources(document: &Document) -> String {
+pub(super) fn sources(document: &Document) -> String {
     let asked =
         document.sources.iter().filter(|source| source.status != SourceStatus::Disabled).count();
     let active =
@@ -68,7 +68,7 @@ pub(in crate::cli) fn sample(name: &str) -> Document {
 }
 
 #[cfg(test)]
-fn sample_text(name: &str) -> String {
+pub(in crate::cli) fn sample_text(name: &str) -> String {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract");
     let path = std::path::Path::new(directory).join(name);
     crate::bounded::read_text(&path, 1 << 20).unwrap()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::family::{self, Families};
 use crate::cli::table::{Cell, Style, Table};
-use crate::cli::text::{self, ShortIds};
+use crate::cli::text::{self, Now, ShortIds};
 use crate::cli::view::View;
 use crate::contract::Document;
 use crate::finding::{Ack, Finding, Severity, Status};
@@ -36,11 +36,11 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
     let shown = if view.all || !view.headers { all.len() } else { PAGE };
     for (head, consequences) in all.iter().take(shown) {
         let folded = if view.all { None } else { folded(head, consequences) };
-        table.noted(row(head, &ids, view), Some(note(head, folded, view)));
+        table.noted(row(head, &ids, view), Some(note(head, folded, view.now)));
         for finding in consequences.iter().filter(|_| view.all) {
             let cause = families.cause(finding).map(|cause| ids.get(&cause.id));
             let caused = cause.map(|id| format!("caused by {id}"));
-            table.noted(row(finding, &ids, view), Some(note(finding, caused, view)));
+            table.noted(row(finding, &ids, view), Some(note(finding, caused, view.now)));
         }
     }
     out.push_str(&table.render(view.headers, view.paint));
@@ -53,18 +53,23 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
 }
 
 fn summary(document: &Document, findings: &[Finding], families: &Families<'_>) -> String {
+    let what = counted(findings, families);
+    let node = crate::escape::escape(&document.node);
+    format!("{node}   {what}    {}\n", super::sources(document))
+}
+
+/// How many of these are open, and how many of those are causes.
+pub(in crate::cli) fn counted(findings: &[Finding], families: &Families<'_>) -> String {
     let open = |finding: &&Finding| finding.status != Status::Resolved;
     let total = findings.iter().filter(open).count();
     let causes = findings.iter().filter(open).filter(|f| !families.is_folded(f)).count();
-    let what = match (causes, total) {
+    match (causes, total) {
         (_, 0) => "nothing wrong is known".to_owned(),
         (causes, total) if causes == total => text::count(total, "finding"),
         (causes, total) => {
             format!("{}, {}", text::count(causes, "cause"), text::count(total, "finding"))
         }
-    };
-    let node = crate::escape::escape(&document.node);
-    format!("{node}   {what}    {}\n", super::sources(document))
+    }
 }
 
 /// The number of causes that are not listed, by severity.
@@ -132,13 +137,13 @@ pub(in crate::cli) fn status(status: Status) -> &'static str {
 }
 
 /// The line below a row: the impact, and what the row does not show.
-fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
+pub(in crate::cli) fn note(finding: &Finding, relation: Option<String>, now: Now) -> String {
     let mut parts = Vec::new();
     match finding.status {
         Status::Pending => parts.push("seen once so far".to_owned()),
         Status::Firing => {}
         Status::Resolved => {
-            let age = view.now.age(finding.resolved_at.as_deref());
+            let age = now.age(finding.resolved_at.as_deref());
             parts.push(format!("over since {age}"));
         }
     }
@@ -146,15 +151,15 @@ fn note(finding: &Finding, relation: Option<String>, view: View) -> String {
     if finding.preexisting {
         parts.push("stood before ipwatch first looked".to_owned());
     }
-    parts.extend(finding.acked.as_ref().map(|ack| acked(ack, view)));
+    parts.extend(finding.acked.as_ref().map(|ack| acked(ack, now)));
     parts.extend(relation);
     parts.retain(|part| !part.is_empty());
     parts.join(" · ")
 }
 
 /// The acknowledgement. Its note is foreign text; it is escaped with the line.
-fn acked(ack: &Ack, view: View) -> String {
-    let mut text = format!("acknowledged {} ago", view.now.age(Some(&ack.at)));
+fn acked(ack: &Ack, now: Now) -> String {
+    let mut text = format!("acknowledged {} ago", now.age(Some(&ack.at)));
     if let Some(uid) = ack.uid {
         text.push_str(&format!(" by uid {uid}"));
     }

@@ -47,7 +47,7 @@ pub(super) fn owner_of_ip(neighbour: &Neighbour) -> String {
 }
 
 /// Every MAC that claims the IP, with its owner.
-pub(super) fn conflict(neighbour: &Neighbour) -> String {
+pub(in crate::cli) fn conflict(neighbour: &Neighbour) -> String {
     let one = |claimant: &Claimant| {
         let mac = claimant.mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
         let of = claimant.of.as_ref().map_or_else(|| "elsewhere".to_owned(), owner);
