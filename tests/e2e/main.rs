@@ -11,7 +11,7 @@
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_servers`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
-//! Helm makes), [`cluster`] (what one node cannot know).
+//! Helm makes), [`cluster`] (what one node cannot know), [`top`] (the screen in a terminal).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -73,6 +73,7 @@ mod service;
 mod stuck;
 mod systemd;
 mod tape;
+mod top;
 mod tracing;
 mod ways_to_die;
 mod worst_hour;
@@ -111,6 +112,7 @@ fn main() -> std::process::ExitCode {
         cluster::TESTS,
         reach::TESTS,
         tracing::TESTS,
+        top::TESTS,
         bad_collector::TESTS,
         bad_input::TESTS,
         bad_link::TESTS,

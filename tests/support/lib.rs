@@ -17,7 +17,8 @@
 //!   containerd; [`etcd`] one that Calico keeps its own in; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
 //!   [`poorer`] takes things away from the daemon; [`recording`] writes down what it sees.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
-//!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests, [`chromium`] shows pages.
+//!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests, [`chromium`] shows pages,
+//!   [`pty`] and [`screen`] are the terminal of a person.
 //! - [`bad_server`] stands in the place of any server, and is slow, wrong, endless, cut off or has a gigabyte to say.
 //! - [`proc`] reads `/proc` by itself, so that a fixture is checked by other eyes than the product's.
 #![allow(
@@ -58,11 +59,13 @@ pub mod poll;
 pub mod poorer;
 pub mod proc;
 pub mod prometheus;
+pub mod pty;
 pub mod recording;
 pub mod remedy;
 pub mod role;
 pub mod rtnl;
 pub mod sandbox;
+pub mod screen;
 mod shared;
 pub mod stuck;
 pub mod sweep;

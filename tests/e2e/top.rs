@@ -1,0 +1,160 @@
+//! `ipwatch top` in a real terminal, over a real daemon: what is found is shown and explained, at any size; the terminal is
+//! given back, also after a signal; a daemon that is gone is shown as gone.
+
+#[path = "../../xtask/src/demo/stage.rs"]
+#[allow(dead_code, reason = "the demo has more pods")]
+mod stage;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use support::pty::Pty;
+use support::{Config, Daemon, Lab, daemon};
+
+use self::stage::{Pod, Stage};
+
+support::tests! {
+    // What else is found on the machine would be on the screen as well.
+    a_person_looks_and_leaves @ Alone,
+    without_a_terminal_it_names_the_command_that_needs_none,
+}
+
+/// Seconds until both looks have seen it.
+const SOON: u32 = 40;
+
+/// `ipwatch top` of this daemon, as for a person with a UTF-8 locale and colours.
+fn top(socket: &Path) -> Command {
+    let mut command = Command::new(daemon::binary());
+    command.arg("--socket").arg(socket).arg("top");
+    command.env("LC_ALL", "C.UTF-8").env_remove("NO_COLOR");
+    command
+}
+
+/// The demo's pods of which one leaked and two have one IP, and a range of which they have IPs.
+fn node(lab: &Lab) -> (Stage, Config) {
+    let roles = std::env::current_exe().expect("this binary");
+    let mut stage = Stage::new(&lab.subdir("demo"), &roles).expect("a stage");
+    stage.healthy().expect("a healthy pod");
+    stage.leaked().expect("a netns that is left");
+    stage.duplicate().expect("two pods with one IP");
+    let (conf, store) = (lab.subdir("net.d"), lab.subdir("networks"));
+    let network = "shop";
+    let text = format!(
+        r#"{{"cniVersion":"1.0.0","name":"{network}","plugins":[{{"type":"bridge","bridge":"shop0","ipam":{{
+        "type":"host-local","dataDir":{store:?},
+        "ranges":[[{{"subnet":"10.88.7.0/26"}}]]}}}}]}}"#
+    );
+    fs::write(conf.join("10-shop.conflist"), text).expect("write the network");
+    let reservations = store.join(network);
+    fs::create_dir_all(&reservations).expect("make the store");
+    for host in 2..28 {
+        // The demo's pods have theirs, nobody has the others.
+        let pods = if host <= 5 { "de30" } else { "0000" };
+        let id = format!("{pods}{host:060x}");
+        fs::write(reservations.join(format!("10.88.7.{host}")), format!("{id}\r\neth0"))
+            .expect("reserve");
+    }
+    let lines = format!("node = \"node-17\"\n{}\n[ipam]\nconf_dirs = [{conf:?}]\n", stage.config());
+    (stage, Config::of(&lines))
+}
+
+fn a_person_looks_and_leaves(lab: &Lab) {
+    let (stage, config) = node(lab);
+    let daemon = Daemon::start(lab, &config);
+    for (code, pod) in [("netns-leaked", Pod::LEAKED), ("ip-duplicate", Pod::TWIN)] {
+        daemon.await_firing(code, SOON, |finding| finding["subject"]["ip"] == pod.ip().as_str());
+    }
+    let socket = daemon::socket_in(lab);
+    let mut terminal = Pty::start(top(&socket), 80, 24);
+    terminal.await_taken();
+    terminal.await_text(&["node-17", "Ranges", "shop", "2 Findings", "SEV", "? help"]);
+    keep(&mut terminal, "narrow");
+
+    // Others on this machine have their findings as well.
+    terminal.type_in(&format!("/{}\r", Pod::TWIN.ip()));
+    let screen = terminal.await_text(&["ip-duplicate", "filter: \"10.88.7.5\""]);
+    assert!(!screen.contains("netns-leaked"), "{screen}");
+    terminal.type_in("\r");
+    terminal.await_text(&["ipwatch explain ", "WHAT   ip-duplicate", "q back"]);
+    terminal.resize(200, 50);
+    terminal.await_text(&["WHAT   ip-duplicate", "PROOF"]);
+    terminal.type_in("q");
+    terminal.await_text(&["3 Addresses", "4 Conflicts", "5 Sources", "ip-duplicate"]);
+    terminal.type_in("t");
+    terminal.await_text(&["-o tree", "shop/db-", "10.88.7.5/"]);
+    terminal.type_in("qh");
+    terminal.await_text(&["ipwatch query history 10.88.7.5", "FROM"]);
+    terminal.type_in("q\x1b");
+    terminal.await_text(&["netns-leaked", "ip-duplicate"]);
+    // A picture for the documentation: `cargo xtask pictures`.
+    terminal.resize(160, 34);
+    terminal.await_text(&["netns-leaked", "Sources"]);
+    keep(&mut terminal, "wide");
+    terminal.resize(10, 4);
+    terminal.await_text(&["node-17"]);
+    terminal.resize(80, 24);
+    terminal.await_text(&["netns-leaked"]);
+
+    let before = proc_ticks(terminal.pid());
+    let written = terminal.written;
+    std::thread::sleep(Duration::from_secs(2));
+    let _ = terminal.screen();
+    let ticks = proc_ticks(terminal.pid()) - before;
+    println!(
+        "{}{ticks} ticks of 10 ms and {} bytes in two quiet seconds",
+        support::harness::FIGURE,
+        terminal.written - written
+    );
+
+    // The daemon goes, and comes back.
+    daemon.crash();
+    terminal.await_text(&["STALE, as of ", "trying again within"]);
+    let daemon = Daemon::start(lab, &config);
+    support::poll::until("it is live again", 30, || !terminal.screen().text().contains("STALE"));
+    terminal.type_in("q");
+    assert!(terminal.await_end().success());
+    terminal.assert_as_before();
+
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let mut terminal = Pty::start(top(daemon.socket()), 80, 24);
+        terminal.await_taken();
+        terminal.await_text(&["node-17"]);
+        support::sys::kill(terminal.pid(), signal).expect("signal it");
+        assert!(terminal.await_end().success());
+        terminal.assert_as_before();
+    }
+    drop(stage);
+}
+
+/// Keeps a screen, where `cargo xtask pictures` wants one.
+fn keep(terminal: &mut Pty, name: &str) {
+    if let Some(dir) = std::env::var_os("IPWATCH_TEST_PICTURES") {
+        let screen = terminal.screen().painted();
+        fs::write(Path::new(&dir).join(format!("{name}.screen")), screen).expect("keep the screen");
+    }
+}
+
+/// What a process has computed, in clock ticks: user and system.
+fn proc_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, rest) = stat.rsplit_once(')').expect("a name");
+    rest.split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
+}
+
+fn without_a_terminal_it_names_the_command_that_needs_none(lab: &Lab) {
+    let out = top(&lab.dir().join("no.sock")).output().expect("run it");
+    assert_eq!(out.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("needs a terminal") && said.contains("`ipwatch watch`"), "{said}");
+    // In a terminal, but without a daemon: the terminal is not touched.
+    let mut terminal = Pty::start(top(&lab.dir().join("no.sock")), 120, 24);
+    assert_eq!(terminal.await_end().code(), Some(2));
+    terminal.await_text(&["no daemon answers on"]);
+    terminal.assert_as_before();
+}
