@@ -4,7 +4,6 @@
 //! is still a holder. Threads nearly always share the netns of their process, and are kept only if they are known to
 //! outlive their leader or to be in another netns.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -88,9 +87,8 @@ impl TaskEntry {
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Tasks {
-    entries: Table<TaskKey, TaskEntry>,
-    /// From `(pid, tid)` to the task that has them now.
-    by_tid: Table<(u32, u32), TaskKey>,
+    /// By pid and tid, which only one task has at a time.
+    entries: Table<(u32, u32), TaskEntry>,
     /// Threads other than leaders, by process: few processes have any that are known.
     threads: BTreeSet<(u32, u32)>,
     leaving: BTreeSet<TaskKey>,
@@ -104,7 +102,11 @@ pub(in crate::map) struct Tasks {
 
 impl Tasks {
     pub(in crate::map) fn get(&self, key: &TaskKey) -> Option<&TaskEntry> {
-        self.entries.get(key)
+        self.entries.get(&(key.pid, key.tid)).filter(|entry| entry.key == *key)
+    }
+
+    fn get_mut(&mut self, key: &TaskKey) -> Option<&mut TaskEntry> {
+        self.entries.get_mut(&(key.pid, key.tid)).filter(|entry| entry.key == *key)
     }
 
     pub(in crate::map) fn len(&self) -> usize {
@@ -115,46 +117,36 @@ impl Tasks {
     pub(in crate::map) fn of(&self, pid: u32) -> impl Iterator<Item = &TaskEntry> {
         let threads = self.threads.range((pid, 0)..=(pid, u32::MAX));
         let ids = std::iter::once((pid, pid)).chain(threads.copied());
-        ids.filter_map(|id| self.entries.get(self.by_tid.get(&id)?))
-    }
-
-    /// Indexes a task as the current one with its pid and tid.
-    fn index(&mut self, key: TaskKey) {
-        self.by_tid.insert((key.pid, key.tid), key);
-        if !key.is_leader() {
-            self.threads.insert((key.pid, key.tid));
-        }
+        ids.filter_map(|id| self.entries.get(&id))
     }
 
     fn remove(&mut self, key: &TaskKey) {
-        self.entries.remove(key);
+        if self.get(key).is_none() {
+            return;
+        }
+        self.entries.remove(&(key.pid, key.tid));
         for some in [&mut self.leaving, &mut self.preexisting, &mut self.looked] {
             some.remove(key);
         }
-        if let Entry::Occupied(known) = self.by_tid.entry((key.pid, key.tid))
-            && known.get() == key
-        {
-            known.remove();
-            if !key.is_leader() {
-                self.threads.remove(&(key.pid, key.tid));
-            }
+        if !key.is_leader() {
+            self.threads.remove(&(key.pid, key.tid));
         }
     }
 
     pub(in crate::map) fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
-        self.leaving.iter().filter_map(|key| self.entries.get(key))
+        self.leaving.iter().filter_map(|key| self.get(key))
     }
 
     /// The leaving tasks that have been looked at.
     pub(in crate::map) fn seen_leaving(&self) -> impl Iterator<Item = &TaskEntry> {
         let seen = self.looked.iter().filter(|key| self.leaving.contains(key));
-        seen.filter_map(|key| self.entries.get(key))
+        seen.filter_map(|key| self.get(key))
     }
 
     /// The leaving tasks that were already leaving at the first look.
     pub(in crate::map) fn left_before(&self) -> impl Iterator<Item = &TaskEntry> {
         let before = self.preexisting.iter().filter(|key| self.leaving.contains(key));
-        before.filter_map(|key| self.entries.get(key))
+        before.filter_map(|key| self.get(key))
     }
 
     /// The kill of this task's process. A kill older than the task was of an earlier process with the same pid.
@@ -168,7 +160,7 @@ impl Tasks {
         netns: NetnsId,
     ) {
         for key in tasks {
-            if let Some(entry) = self.entries.get_mut(key) {
+            if let Some(entry) = self.get_mut(key) {
                 entry.netns = netns;
             }
         }
@@ -199,8 +191,7 @@ impl NodeMap {
     pub(in crate::map) fn set_task(&mut self, task: &Task, at: BootNs, origin: Origin) {
         if origin == Origin::Probe {
             self.kernel.missed.told(&task.key);
-        } else if !self.kernel.tasks.entries.contains_key(&task.key) && self.is_told_soon(task, at)
-        {
+        } else if self.kernel.tasks.get(&task.key).is_none() && self.is_told_soon(task, at) {
             return;
         }
         if self.kernel.tombstones.task_buried(task.key, at) {
@@ -216,9 +207,10 @@ impl NodeMap {
         let first_snapshot = self.kernel.task_snapshots == 0 && origin != Origin::Probe;
         let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));
 
-        let fresh = !self.kernel.tasks.entries.contains_key(&task.key);
+        let fresh = self.kernel.tasks.get(&task.key).is_none();
         let compares = origin != Origin::Probe && self.compares();
-        let entry = self.kernel.tasks.entries.entry(task.key).or_insert_with(|| TaskEntry {
+        let Task { key: TaskKey { pid, tid, .. }, .. } = *task;
+        let entry = self.kernel.tasks.entries.entry((pid, tid)).or_insert_with(|| TaskEntry {
             key: task.key,
             comm: task.comm.clone(),
             netns,
@@ -279,7 +271,9 @@ impl NodeMap {
             netns.idle_since = None;
         }
         if fresh || moved_from.is_some() {
-            self.kernel.tasks.index(task.key);
+            if !task.key.is_leader() {
+                self.kernel.tasks.threads.insert((pid, tid));
+            }
             let searching = self.kernel.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
             self.scheduler.task_entered(netns, at, searching);
             self.doubt_inode(netns, at);
@@ -295,13 +289,12 @@ impl NodeMap {
     }
 
     fn cgroup_of(&self, pid: u32) -> Option<Rc<str>> {
-        let key = self.kernel.tasks.by_tid.get(&(pid, pid))?;
-        self.kernel.tasks.entries.get(key)?.cgroup.clone()
+        self.kernel.tasks.entries.get(&(pid, pid))?.cgroup.clone()
     }
 
     /// Another task had this pid and tid: it must have ended.
     fn evict_predecessor(&mut self, key: TaskKey, at: BootNs) {
-        if let Some(old) = self.kernel.tasks.by_tid.get(&(key.pid, key.tid)).copied()
+        if let Some(old) = self.kernel.tasks.entries.get(&(key.pid, key.tid)).map(|old| old.key)
             && old != key
         {
             self.leave(old, at);
@@ -309,7 +302,7 @@ impl NodeMap {
     }
 
     pub(in crate::map) fn task_exiting(&mut self, key: TaskKey, at: BootNs) {
-        if let Some(entry) = self.kernel.tasks.entries.get_mut(&key) {
+        if let Some(entry) = self.kernel.tasks.get_mut(&key) {
             entry.exiting.get_or_insert(at);
             entry.touched = entry.touched.max(at);
             self.consider_leaving(key);
@@ -318,7 +311,7 @@ impl NodeMap {
 
     /// The task has released its netns. If it was the leader of its process, the threads may still hold one.
     pub(in crate::map) fn task_released(&mut self, key: TaskKey, at: BootNs) {
-        let known = self.kernel.tasks.entries.contains_key(&key);
+        let known = self.kernel.tasks.get(&key).is_some();
         self.leave(key, at);
         if known && key.is_leader() {
             self.scheduler.leader_left(key, at);
@@ -334,7 +327,7 @@ impl NodeMap {
     /// Removes a task and leaves a tombstone.
     fn leave(&mut self, key: TaskKey, at: BootNs) {
         self.kernel.tombstones.task(key, at);
-        let Some(netns) = self.kernel.tasks.entries.get(&key).map(|entry| entry.netns) else {
+        let Some(netns) = self.kernel.tasks.get(&key).map(|entry| entry.netns) else {
             return;
         };
         self.drop_task(&key);
@@ -380,7 +373,7 @@ impl NodeMap {
         // SIGKILL ends the whole process, whichever thread it is directed at (`complete_signal`).
         let keys: Vec<TaskKey> = self.kernel.tasks.of(pid).map(|entry| entry.key).collect();
         for key in keys {
-            if let Some(entry) = self.kernel.tasks.entries.get_mut(&key) {
+            if let Some(entry) = self.kernel.tasks.get_mut(&key) {
                 entry.killed.get_or_insert(at);
                 self.consider_leaving(key);
             }
@@ -389,7 +382,7 @@ impl NodeMap {
 
     /// Schedules looks at a task if it is leaving.
     fn consider_leaving(&mut self, key: TaskKey) {
-        let Some(entry) = self.kernel.tasks.entries.get(&key) else { return };
+        let Some(entry) = self.kernel.tasks.get(&key) else { return };
         if let Some(since) = entry.leaving_since()
             && self.kernel.tasks.leaving.insert(key)
         {
@@ -403,7 +396,7 @@ impl NodeMap {
             Some(Presence::Released) => return self.task_released(key, at),
             Some(Presence::In(_)) | None => {}
         }
-        let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
+        let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         if entry.look.as_ref().is_some_and(|last| last.at > at) {
             return;
         }
@@ -416,6 +409,7 @@ impl NodeMap {
             self.kernel.tasks.leaving.remove(&key);
             self.scheduler.stays(&key);
         }
+        let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         // An incomplete look does not replace a complete one.
         if entry.look.is_some() && (look.netns.is_none() || look.frozen.is_none()) {
             self.scheduler.looked(key, at);
@@ -444,7 +438,7 @@ impl NodeMap {
 
     /// A look at a task of which nothing can be read replaces earlier looks, which are outdated.
     fn fell_silent(&mut self, key: TaskKey, look: &Look, since: BootNs, at: BootNs) {
-        let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
+        let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         entry.silent.get_or_insert(since);
         entry.state = None;
         let count = entry.look.as_ref().map_or(0, |last| last.count).saturating_add(1);
@@ -465,7 +459,7 @@ impl NodeMap {
 
     pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
         self.scheduler.named(&key);
-        let Some(entry) = self.kernel.tasks.entries.get_mut(&key) else { return };
+        let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         let Some(netns) = self.kernel.netns.get_mut(&entry.netns) else { return };
         // One copy for all tasks of a container.
         let shared = netns.tasks.values().flatten().find(|known| known.as_ref() == path).cloned();
@@ -480,7 +474,7 @@ impl NodeMap {
         let compares = self.compares() && self.sight.release;
         for key in self.untouched_since(began) {
             // No event reports the end of a thread that only a snapshot reported.
-            let known = self.kernel.tasks.entries.get(&key).map(|entry| entry.since);
+            let known = self.kernel.tasks.get(&key).map(|entry| entry.since);
             if compares && key.is_leader() && known.is_some_and(|since| began > since.plus(KNOWN)) {
                 self.kernel.missed.vanished(key, began);
             }
