@@ -126,7 +126,8 @@ impl NodeMap {
             if entry.host || fittings.room.kept() + one.bytes() <= fittings.in_all {
                 return true;
             }
-            let giver = fittings.room.giver(entry.tenant(), entry.size(), one.bytes());
+            let (tenant, size) = (entry.tenant(), entry.size());
+            let giver = self.kernel.fittings.room.giver(tenant, size, one.bytes());
             let Some(giver) = giver else { break };
             self.shed(giver.id, (giver.has / CUT).max(one.bytes()), at);
         }

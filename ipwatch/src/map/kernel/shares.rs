@@ -115,7 +115,8 @@ impl NodeMap {
             return true;
         }
         // Among equals nobody takes anything.
-        let Some(giver) = shares.room.giver(entry.tenant(), own, 1) else { return false };
+        let tenant = entry.tenant();
+        let Some(giver) = self.kernel.shares.room.giver(tenant, own, 1) else { return false };
         self.cut(giver.id, (giver.has / CUT).clamp(1, giver.at_most), at);
         true
     }

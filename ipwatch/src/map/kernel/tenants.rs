@@ -63,13 +63,77 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Room {
     of: Table<NetnsId, (Tenant, usize)>,
+    kept: usize,
+    /// Made when somebody must give for the first time, and dropped when half of the room is free again: on most nodes
+    /// nobody ever gives.
+    ranks: Option<Ranks>,
+}
+
+/// Who gives first.
+#[derive(Debug, Default)]
+struct Ranks {
     held: Table<Tenant, Held>,
     /// The tenant from which entries are taken first comes last.
     order: BTreeSet<(u8, usize, Tenant)>,
+    /// How much was taken of the room when this was made.
     kept: usize,
 }
 
-/// The netns that must give up entries.
+impl Ranks {
+    fn of(room: &Room) -> Self {
+        let mut ranks = Self { kept: room.kept, ..Self::default() };
+        for (id, (tenant, size)) in &room.of {
+            ranks.add(*id, *tenant, *size);
+        }
+        ranks
+    }
+
+    fn add(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
+        self.change(tenant, |held| {
+            held.sizes.insert((size, id));
+            held.total += size;
+        });
+    }
+
+    fn remove(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
+        self.change(tenant, |held| {
+            held.sizes.remove(&(size, id));
+            held.total -= size;
+        });
+    }
+
+    fn change(&mut self, tenant: Tenant, change: impl FnOnce(&mut Held)) {
+        let held = self.held.entry(tenant).or_default();
+        self.order.remove(&(tenant.rank(), held.total, tenant));
+        change(held);
+        if held.total == 0 {
+            self.held.remove(&tenant);
+        } else {
+            self.order.insert((tenant.rank(), held.total, tenant));
+        }
+    }
+
+    fn giver(&self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
+        let (rank, total, tenant) = self.order.last().copied()?;
+        let held = |tenant: Tenant| self.held.get(&tenant).map_or(0, |held| held.total);
+        let largest = |tenant: Tenant| self.held.get(&tenant)?.sizes.last().copied();
+        // Another tenant gives until both have the same; within a tenant one netns does.
+        let (from, fair) = if rank > to.rank() {
+            (tenant, usize::MAX)
+        } else if rank < to.rank() {
+            return None;
+        } else if tenant != to && total > held(to) + more {
+            (tenant, total - held(to) - more)
+        } else {
+            let (has, _) = largest(to)?;
+            (to, has.checked_sub(own + more).filter(|fair| *fair > 0)?)
+        };
+        let (has, id) = largest(from)?;
+        Some(Giver { id, has, at_most: fair.min(has) })
+    }
+}
+
+/// Whoever gives room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Giver {
     pub(super) id: NetnsId,
@@ -94,60 +158,40 @@ impl Room {
         if was == Some((tenant, size)) {
             return;
         }
+        let before = was.map_or(0, |(_, size)| size);
+        self.kept = self.kept - before + size;
+        let Some(ranks) = &mut self.ranks else { return };
+        if self.kept <= ranks.kept / 2 {
+            self.ranks = None;
+            return;
+        }
         if let Some((tenant, size)) = was {
-            self.kept -= size;
-            self.change(tenant, |held| {
-                held.sizes.remove(&(size, id));
-                held.total -= size;
-            });
+            ranks.remove(id, tenant, size);
         }
         if size > 0 {
-            self.kept += size;
-            self.change(tenant, |held| {
-                held.sizes.insert((size, id));
-                held.total += size;
-            });
+            ranks.add(id, tenant, size);
         }
     }
 
-    fn change(&mut self, tenant: Tenant, change: impl FnOnce(&mut Held)) {
-        let held = self.held.entry(tenant).or_default();
-        self.order.remove(&(tenant.rank(), held.total, tenant));
-        change(held);
-        if held.total == 0 {
-            self.held.remove(&tenant);
-        } else {
-            self.order.insert((tenant.rank(), held.total, tenant));
+    /// Whoever gives so much more room to a netns of this tenant, which takes `own` so far. `None`: nobody has more than it
+    /// would have then.
+    pub(super) fn giver(&mut self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
+        if self.ranks.is_none() {
+            self.ranks = Some(Ranks::of(self));
         }
-    }
-
-    /// The netns that gives up entries for `more` entries of a netns of the tenant `to`, which has `own` so far. `None`: no
-    /// netns has more than that one would have then.
-    pub(super) fn giver(&self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
-        let (rank, total, tenant) = self.order.last().copied()?;
-        let held = |tenant: Tenant| self.held.get(&tenant).map_or(0, |held| held.total);
-        let largest = |tenant: Tenant| self.held.get(&tenant)?.sizes.last().copied();
-        // Entries are taken until both tenants (or, within a tenant, both netns) have the same number.
-        let (from, fair) = if rank > to.rank() {
-            (tenant, usize::MAX)
-        } else if rank < to.rank() {
-            return None;
-        } else if tenant != to && total > held(to) + more {
-            (tenant, total - held(to) - more)
-        } else {
-            let (has, _) = largest(to)?;
-            (to, has.checked_sub(own + more).filter(|fair| *fair > 0)?)
-        };
-        let (has, id) = largest(from)?;
-        Some(Giver { id, has, at_most: fair.min(has) })
+        self.ranks.as_ref()?.giver(to, own, more)
     }
 
     /// The entries of each netns, for a test that counts them as well.
     #[cfg(test)]
     pub(super) fn sizes(&self) -> std::collections::BTreeMap<NetnsId, (Tenant, usize)> {
-        let totals: usize = self.held.values().map(|held| held.total).sum();
-        assert_eq!(totals, self.kept);
-        assert_eq!(self.order.len(), self.held.len());
+        let anew = Ranks::of(self);
+        let ranks = self.ranks.iter().chain([&anew]);
+        for Ranks { held, order, .. } in ranks {
+            assert_eq!(held.values().map(|held| held.total).sum::<usize>(), self.kept);
+            assert_eq!(order.len(), held.len());
+            assert_eq!(*order, anew.order);
+        }
         self.of.iter().map(|(id, of)| (*id, *of)).collect()
     }
 }
@@ -163,7 +207,7 @@ mod tests {
         NetnsId::numbered(n)
     }
 
-    fn gives(room: &Room, to: Tenant, own: usize) -> Option<NetnsId> {
+    fn gives(room: &mut Room, to: Tenant, own: usize) -> Option<NetnsId> {
         room.giver(to, own, 1).map(|giver| giver.id)
     }
 
@@ -173,12 +217,16 @@ mod tests {
         (0..1000).for_each(|n| room.set(id(n), ALICE, 1));
         room.set(id(2000), BOB, 300);
         assert!(
-            gives(&room, BOB, 300).is_some_and(|giver| giver < id(1000)),
+            gives(&mut room, BOB, 300).is_some_and(|giver| giver < id(1000)),
             "Alice has more in all"
         );
-        assert_eq!(gives(&room, ALICE, 0), None, "she has most, and no netns with more than one");
+        assert_eq!(
+            gives(&mut room, ALICE, 0),
+            None,
+            "she has most, and no netns with more than one"
+        );
         room.set(id(2000), BOB, 1500);
-        assert_eq!(gives(&room, ALICE, 1), Some(id(2000)));
+        assert_eq!(gives(&mut room, ALICE, 1), Some(id(2000)));
         assert_eq!(room.giver(ALICE, 1, 1).unwrap().at_most, 499, "until both have the same");
     }
 
@@ -187,17 +235,40 @@ mod tests {
         let mut room = Room::default();
         room.set(id(1), Tenant::Pod(id(1)), 900);
         room.set(id(2), Tenant::Root, 500);
-        assert_eq!(gives(&room, ALICE, 0), None, "nothing is taken from these for a user");
+        assert_eq!(gives(&mut room, ALICE, 0), None, "nothing is taken from these for a user");
         room.set(id(3), ALICE, 1);
-        assert_eq!(gives(&room, Tenant::Pod(id(1)), 900), Some(id(3)));
-        assert_eq!(gives(&room, Tenant::Root, 500), Some(id(3)));
+        assert_eq!(gives(&mut room, Tenant::Pod(id(1)), 900), Some(id(3)));
+        assert_eq!(gives(&mut room, Tenant::Root, 500), Some(id(3)));
         room.set(id(3), ALICE, 0);
-        assert_eq!(gives(&room, Tenant::Pod(id(4)), 0), Some(id(2)));
-        assert_eq!(gives(&room, Tenant::Root, 0), Some(id(2)), "within a tenant its largest gives");
+        assert_eq!(gives(&mut room, Tenant::Pod(id(4)), 0), Some(id(2)));
+        assert_eq!(
+            gives(&mut room, Tenant::Root, 0),
+            Some(id(2)),
+            "within a tenant its largest gives"
+        );
         room.set(id(2), Tenant::Root, 0);
-        assert_eq!(gives(&room, Tenant::Pod(id(4)), 0), Some(id(1)), "pods among themselves");
-        assert_eq!(gives(&room, Tenant::Pod(id(1)), 900), None);
+        assert_eq!(gives(&mut room, Tenant::Pod(id(4)), 0), Some(id(1)), "pods among themselves");
+        assert_eq!(gives(&mut room, Tenant::Pod(id(1)), 900), None);
         assert_eq!(room.kept(), 900);
+    }
+
+    /// The order is made when it is needed, and kept up to date until half of the room is free.
+    #[test]
+    fn who_gives_does_not_depend_on_when_that_is_asked() {
+        let mut room = Room::default();
+        let turns = [(1, ALICE, 5), (2, BOB, 9), (3, ALICE, 7), (2, BOB, 2), (1, ALICE, 1)];
+        for asked in 0..=turns.len() {
+            for (n, (netns, tenant, size)) in turns.into_iter().enumerate() {
+                if n == asked {
+                    room.giver(BOB, 0, 1);
+                }
+                room.set(id(netns), tenant, size);
+                room.sizes();
+            }
+            assert_eq!(gives(&mut room, BOB, 2), Some(id(3)), "asked before turn {asked}");
+            (1..=3).for_each(|netns| room.set(id(netns), ALICE, 0));
+            assert!(room.ranks.is_none() && room.sizes().is_empty());
+        }
     }
 
     #[test]
