@@ -53,7 +53,12 @@ impl Kinds {
     const COUNT: usize = 13;
 
     fn places(self) -> impl Iterator<Item = usize> {
-        (0..Self::COUNT).filter(move |place| self.0 & (1 << place) != 0)
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let place = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (place < Self::COUNT).then_some(place)
+        })
     }
 }
 
