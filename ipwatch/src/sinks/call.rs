@@ -160,8 +160,15 @@ pub(super) mod tests {
             pod: Some(PodName { namespace: "shop".into(), name: "api-0".into(), uid: None }),
         };
         let ended = Some(CallEnd { at: BootNs(30), status: Some(1), signal: None });
-        let entry = CallEntry { call, within: within.map(task), began: BootNs(10), ended };
         let root = task(within.unwrap_or(pid));
+        let entry = CallEntry {
+            call,
+            within: within.map(task),
+            began: BootNs(10),
+            ended,
+            delegated: false,
+            put_off: false,
+        };
         Run { entry, root, boot_id: "boot".into(), wall_offset: 1000, error: None }
     }
 

@@ -163,6 +163,58 @@ pub(super) fn a_del_that_fails_twice_while_its_ip_is_reserved_is_told() {
     assert_eq!(case.codes_at(30_101), []);
 }
 
+/// Three DELs, each of which fails because `plugin` within it does, after it has run another one or not.
+fn three_dels_fail(case: &mut Case, plugin: &str, delegates: bool) {
+    for n in 0..3 {
+        let (at, pid) = (20_000 + n * 1_000, 500 + 10 * u32::try_from(n).unwrap());
+        case.call(at, pid, CniCommand::Del, ID);
+        case.del_within(at + 1, pid + 1, pid, plugin);
+        if delegates {
+            case.del_within(at + 2, pid + 2, pid + 1, "host-local");
+            case.call_ended(at + 3, pid + 2, 1);
+        }
+        case.call_ended(at + 4, pid + 1, 1);
+        case.call_ended(at + 5, pid, 1);
+    }
+}
+
+/// The pod's process was killed, and hangs.
+fn that_hangs() -> Case {
+    let mut case = Case::reserved();
+    case.at(13, Observation::Task(task(KEY, POD)));
+    case.killed(1_000);
+    case.look(10_000, hanging());
+    case
+}
+
+#[test]
+fn a_del_that_is_put_off_does_not_fail() {
+    let fails = |case: &mut Case| case.codes_at(30_000).contains(&Code::CniDelFailing);
+    let mut case = that_hangs();
+    three_dels_fail(&mut case, "ipwatch-ipam", false);
+    assert!(!fails(&mut case), "it waits for what hangs");
+    // One that is not put off counts as ever.
+    case.call(31_000, 600, CniCommand::Del, ID);
+    case.call_ended(31_100, 600, 1);
+    case.call(32_000, 601, CniCommand::Del, ID);
+    case.call_ended(32_100, 601, 1);
+    assert!(case.codes_at(32_200).contains(&Code::CniDelFailing));
+}
+
+#[test]
+fn what_only_looks_like_a_del_that_is_put_off_fails() {
+    let fails = |case: &mut Case| case.codes_at(30_000).contains(&Code::CniDelFailing);
+    let mut case = that_hangs();
+    three_dels_fail(&mut case, "ipwatch-ipam", true);
+    assert!(fails(&mut case), "host-local failed");
+    let mut case = that_hangs();
+    three_dels_fail(&mut case, "host-local", false);
+    assert!(fails(&mut case), "another plugin");
+    let mut case = Case::reserved();
+    three_dels_fail(&mut case, "ipwatch-ipam", false);
+    assert!(fails(&mut case), "nothing hangs there: its configuration is broken, say");
+}
+
 #[test]
 fn two_at_once_of_which_one_fails_are_none() {
     let mut case = Case::reserved();

@@ -98,6 +98,21 @@ impl Case {
         self.at(ms, Observation::CniBegan(call));
     }
 
+    /// A plugin that `parent` runs for the pod's DEL.
+    pub(super) fn del_within(&mut self, ms: u64, pid: u32, parent: u32, plugin: &str) {
+        let call = CniCall {
+            task: call_key(pid),
+            parent,
+            plugin: format!("/opt/cni/bin/{plugin}"),
+            command: CniCommand::Del,
+            container_id: Some(ID.into()),
+            netns_path: None,
+            ifname: Some("eth0".into()),
+            pod: None,
+        };
+        self.at(ms, Observation::CniBegan(call));
+    }
+
     pub(super) fn call_ended(&mut self, ms: u64, pid: u32, status: u32) {
         self.at(
             ms,

@@ -9,7 +9,7 @@ use crate::fact::{BootNs, CniCall, CniCommand, PodName, TaskKey};
 
 use super::sandbox::strip_var;
 use super::seen::Seen;
-use crate::map::{Kinds, NodeMap};
+use crate::map::{Kinds, Match, Netns, NodeMap};
 
 /// Maximum number of runs under way. A node that starts 50 pods a second has some hundred.
 const MOST_RUNNING: usize = 4096;
@@ -47,6 +47,10 @@ pub struct CallEntry {
     pub began: BootNs,
     /// When and how it ended.
     pub ended: Option<CallEnd>,
+    /// Whether it ran another plugin.
+    pub delegated: bool,
+    /// Whether it failed because `ipwatch-ipam`, which it ran, puts this DEL off.
+    pub put_off: bool,
 }
 
 /// How a run ended.
@@ -215,6 +219,9 @@ impl Calls {
     fn note_ended(&mut self, entry: &CallEntry, end: CallEnd) {
         let Some(id) = &entry.call.container_id else { return };
         let history = self.history_of(id, end.at);
+        // A DEL that was put off is repeated: it neither succeeded nor failed.
+        let end =
+            if entry.put_off { CallEnd { at: end.at, status: None, signal: None } } else { end };
         if let Some(went) = history.of(entry.call.command) {
             went.ended(entry.began, end);
         }
@@ -327,7 +334,17 @@ impl NodeMap {
         let calls = &mut self.workload.calls;
         // A pid has one running task at a time: the one with the latest start.
         let within = calls.running.range(of_pid(call.parent)).next_back().map(|(task, _)| *task);
-        let entry = CallEntry { call: call.clone(), within, began: at, ended: None };
+        if let Some(outer) = within.and_then(|outer| calls.running.get_mut(&outer)) {
+            outer.delegated = true;
+        }
+        let entry = CallEntry {
+            call: call.clone(),
+            within,
+            began: at,
+            ended: None,
+            delegated: false,
+            put_off: false,
+        };
         calls.note_began(&entry);
         calls.note_path(&entry);
         calls.running.insert(call.task, entry);
@@ -392,7 +409,30 @@ impl NodeMap {
         self.call_over(entry, CallEnd { at, status, signal });
     }
 
+    /// Whether a run that ended is one of `ipwatch-ipam` which put a DEL off. Its name is not enough: it has ended
+    /// without the plugin that it stands before, which a DEL that it lets pass runs, and something that is ending is in
+    /// the container's own netns with the reserved address, without which it lets every DEL pass.
+    fn is_put_off(&self, entry: &CallEntry, end: CallEnd) -> bool {
+        let name = entry.call.plugin.rsplit('/').next();
+        let refused = name == Some(ipwatch_ipam::config::OWN)
+            && entry.call.command == CniCommand::Del
+            && end.status.is_some_and(|status| status != 0)
+            && !entry.delegated;
+        let Some(id) = entry.call.container_id.as_deref().filter(|_| refused) else { return false };
+        let leaves = |netns: &Netns| self.leaving().any(|task| task.netns == netns.id);
+        self.reservations_for(id).any(|reserved| {
+            self.holders_of(reserved.ip)
+                .any(|netns| self.belongs(netns, reserved) == Match::Same && leaves(netns))
+        })
+    }
+
     fn call_over(&mut self, mut entry: CallEntry, end: CallEnd) {
+        if let Some(outer) = entry.within
+            && self.is_put_off(&entry, end)
+            && let Some(outer) = self.workload.calls.running.get_mut(&outer)
+        {
+            outer.put_off = true;
+        }
         let (calls, at, task) = (&mut self.workload.calls, end.at, entry.call.task);
         entry.ended = Some(end);
         calls.note_ended(&entry, end);
