@@ -25,6 +25,7 @@ support::tests! {
 const STUCK: &str = "ip-held-by-stuck-process";
 const DUPLICATE: &str = "ip-duplicate";
 const IMMINENT: &str = "ip-conflict-imminent";
+const FAILING: &str = "cni-del-failing";
 const PARKED: &str = "ipwatch-parked-";
 
 /// A containerd with a large network, with or without the plugin.
@@ -121,6 +122,10 @@ fn a_del_waits_for_what_is_stuck(lab: &Lab) {
         assert_eq!(containerd.reserved_for(&pod.ip).as_deref(), Some(&*pod.sandbox));
     }
     assert_eq!(counted(&containerd, "gated"), 2);
+    // It waits for what is told already, and is no trouble of its own.
+    let told: Vec<Value> =
+        daemon.findings().into_iter().filter(|one| one["code"] == FAILING).collect();
+    assert_eq!(told, [] as [Value; 0]);
     hung.release();
     daemon.await_no_ip(&pod.ip, pod.netns);
     containerd.stop(&pod);
