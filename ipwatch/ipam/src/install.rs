@@ -7,7 +7,7 @@ mod removal;
 
 pub use network::{Network, backup_name, diff, networks, replace};
 pub use program::{homes, put_program, runtime_dirs};
-pub use removal::{mark_unwrapped, unmark, why_needed};
+pub use removal::{mark_unwrapped, removal_command, unmark, why_needed};
 
 /// Directories of network configurations: of kubeadm, CRI-O and RKE2; of k3s; of RKE2's own containerd.
 pub const CONF_DIRS: [&str; 3] = [

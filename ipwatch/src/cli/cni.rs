@@ -17,8 +17,8 @@ use super::output::Out;
 use super::{Failure, Outcome};
 use crate::escape::escape;
 
-/// Where a package installs the plugin's program, if it is not in the directory of this program.
-const PROGRAM: &str = "/usr/lib/ipwatch/ipwatch-ipam";
+/// Where a package installs the plugin's program, if the directory of this program is not known.
+const PROGRAM: &str = "/usr/bin/ipwatch-ipam";
 
 /// The directories and files that the commands use.
 struct Places {
@@ -170,12 +170,7 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
     }
     release(places, None, true, text)?;
     if let Some(why) = install::why_needed(&places.parked, &places.cache) {
-        say(
-            text,
-            &format!(
-                "the program is not removed yet: {why}. Run `ipwatch cni uninstall` again later"
-            ),
-        );
+        stays(places, &why, text);
         return Ok(Outcome::Fine);
     }
     install::unmark(&places.parked);
@@ -190,6 +185,23 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
         }
     }
     Ok(Outcome::Fine)
+}
+
+/// The program's copies among the plugins, which are not the package's: they outlive it.
+fn copies(places: &Places) -> impl Iterator<Item = PathBuf> {
+    places.bin.iter().map(|dir| dir.join(config::OWN)).filter(|program| program.exists())
+}
+
+/// Why the program stays, until when, and what removes it then, with ipwatch or without.
+fn stays(places: &Places, why: &str, text: &mut String) {
+    for program in copies(places) {
+        say(text, &format!("{} stays: {why}", program.display()));
+        say(
+            text,
+            "then `ipwatch cni uninstall` removes it. Where ipwatch is no longer installed, run:",
+        );
+        say(text, &format!("  {}", install::removal_command(&places.parked, &places.cache, &program)));
+    }
 }
 
 fn show(networks: &[Network], plan: &[(usize, String)], text: &mut String) {
@@ -269,10 +281,13 @@ fn status(places: &Places, text: &mut String) {
             );
         }
     }
-    for dir in &places.bin {
-        if dir.join(config::OWN).exists() {
-            say(text, &format!("program: {}", dir.join(config::OWN).display()));
-        }
+    for program in copies(places) {
+        say(text, &format!("program: {}", program.display()));
+    }
+    if !networks.iter().any(Network::may_name_it)
+        && let Some(why) = install::why_needed(&places.parked, &places.cache)
+    {
+        stays(places, &why, text);
     }
     for network in State::networks(&places.parked) {
         for entry in State::read(&places.parked, &network).unwrap_or_default().parked {

@@ -60,31 +60,61 @@ pub fn unmark(state_dir: &Path) {
     let _ = fs::remove_file(state_dir.join(MARK));
 }
 
-/// Why the program must stay although no configuration names it. `None`: it can be removed.
+/// Why the program must stay although no configuration names it, and until when. `None`: it can be removed.
 #[must_use]
 pub fn why_needed(state_dir: &Path, cache: &Path) -> Option<String> {
     let mark = fs::symlink_metadata(state_dir.join(MARK)).and_then(|mark| mark.modified());
-    let age = mark.ok().and_then(|at| at.elapsed().ok());
-    if age.is_none_or(|age| age < LINGERS) {
-        return Some(
-            "for an hour, calls that read a configuration before may still need it".to_owned(),
-        );
-    }
-    match needed_by(cache) {
+    let age = mark.ok().and_then(|at| at.elapsed().ok()).unwrap_or_default();
+    let left = LINGERS.saturating_sub(age).as_secs().div_ceil(60);
+    let calls = (left > 0).then(|| {
+        format!(
+            "for another {left} minutes, calls that read a configuration before may still need it"
+        )
+    });
+    let pods = match needed_by(cache) {
         Ok(None) => None,
-        Ok(Some(entry)) => {
-            Some(format!("the DEL of a pod whose IP it requested may need it: {}", entry.display()))
-        }
+        Ok(Some(entry)) => Some(format!(
+            "as long as a file in {} names it, the DEL of a pod may need it: now {}",
+            cache.display(),
+            entry.display()
+        )),
         Err(error) => Some(format!("{} cannot be read: {error}", cache.display())),
-    }
+    };
+    let all: Vec<String> = calls.into_iter().chain(pods).collect();
+    (!all.is_empty()).then(|| all.join("; and "))
 }
 
-/// Whether a text contains the program's name in base64, at any of its three possible offsets within a group.
+/// A shell command that removes the program if [`why_needed`] would give no reason against it, for a node where ipwatch
+/// is not installed any more.
+#[must_use]
+pub fn removal_command(state_dir: &Path, cache: &Path, program: &Path) -> String {
+    let names = IN_BASE64.join("|");
+    format!(
+        "find {} -mmin +{} | grep -q . && {{ grep -rqE '{OWN}|{names}' {}; [ $? = 1 ]; }} && rm {}",
+        quoted(&state_dir.join(MARK)),
+        LINGERS.as_secs() / 60,
+        quoted(cache),
+        quoted(program)
+    )
+}
+
+/// A path as one word of a shell command.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    if text.bytes().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// "ipwatch-ipam" in base64 at each of its three possible offsets within a group, without the characters that depend on
+/// the bytes beside it.
+const IN_BASE64: [&str; 3] = ["aXB3YXRjaC1pcGFt", "lwd2F0Y2gtaXBhb", "pcHdhdGNoLWlwYW"];
+
+/// Whether a text contains the program's name in base64.
 fn in_base64(text: &str) -> bool {
-    // "ipwatch-ipam" at each offset, without the characters that depend on the bytes beside it.
-    ["aXB3YXRjaC1pcGFt", "lwd2F0Y2gtaXBhb", "pcHdhdGNoLWlwYW"]
-        .iter()
-        .any(|part| text.contains(part))
+    IN_BASE64.iter().any(|part| text.contains(part))
 }
 
 #[cfg(test)]
@@ -94,6 +124,8 @@ fn in_base64(text: &str) -> bool {
     reason = "tests fail by panicking, and read files of their own"
 )]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -102,7 +134,7 @@ mod tests {
         assert_eq!(needed_by(dir.path()).unwrap(), None);
         assert_eq!(needed_by(&dir.path().join("nowhere")).unwrap(), None);
         assert!(needed_by(Path::new("/proc/self/comm")).is_err());
-        // Three configurations with the name at the three offsets.
+        // Three configurations in which the name stands at the three offsets.
         for (n, text) in [
             "eyJ0eXBlIjoiaXB3YXRjaC1pcGFtIn0=",
             "eyJ0eXBlIjogImlwd2F0Y2gtaXBhbSJ9",
@@ -116,7 +148,7 @@ mod tests {
             assert_eq!(needed_by(dir.path()).unwrap(), Some(file.clone()), "{text}");
             fs::remove_file(file).unwrap();
         }
-        // An entry that cannot be read may be one.
+        // What cannot be read may be one.
         fs::create_dir(dir.path().join("odd")).unwrap();
         assert_eq!(needed_by(dir.path()).unwrap(), Some(dir.path().join("odd")));
     }
@@ -125,16 +157,11 @@ mod tests {
     fn the_program_stays_for_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let (state, cache) = (dir.path().join("state"), dir.path().join("cache"));
-        assert!(why_needed(&state, &cache).is_some(), "no record says since when");
+        assert!(why_needed(&state, &cache).is_some(), "nobody knows since when");
         mark_unwrapped(&state, true).unwrap();
-        assert!(why_needed(&state, &cache).is_some());
+        assert!(why_needed(&state, &cache).unwrap().contains("another 60 minutes"));
         let before = std::time::SystemTime::UNIX_EPOCH;
-        fs::File::options()
-            .write(true)
-            .open(state.join(MARK))
-            .unwrap()
-            .set_modified(before)
-            .unwrap();
+        File::options().write(true).open(state.join(MARK)).unwrap().set_modified(before).unwrap();
         mark_unwrapped(&state, false).unwrap();
         assert_eq!(why_needed(&state, &cache), None);
         fs::create_dir(&cache).unwrap();
@@ -142,5 +169,34 @@ mod tests {
         assert!(why_needed(&state, &cache).is_some());
         mark_unwrapped(&state, true).unwrap();
         assert!(why_needed(&state, &dir.path().join("nowhere")).is_some());
+    }
+
+    /// Runs the command that people are told to run.
+    #[test]
+    fn the_command_that_is_told_removes_it_when_nothing_needs_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("it's");
+        let (state, cache, program) = (dir.join("state"), dir.join("cache"), dir.join(OWN));
+        fs::create_dir_all(&cache).unwrap();
+        let run = || {
+            fs::write(&program, "p").unwrap();
+            let command = removal_command(&state, &cache, &program);
+            let _ = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
+            !program.exists()
+        };
+        assert!(!run(), "it was never taken out");
+        mark_unwrapped(&state, true).unwrap();
+        assert!(!run(), "just taken out");
+        let before = std::time::SystemTime::UNIX_EPOCH;
+        File::options().write(true).open(state.join(MARK)).unwrap().set_modified(before).unwrap();
+        let entry = cache.join("net-c1-eth0");
+        for needs in [OWN, "eyJ0eXBlIjogImlwd2F0Y2gtaXBhbSJ9"] {
+            fs::write(&entry, needs).unwrap();
+            assert!(!run(), "{needs}");
+        }
+        fs::write(&entry, "other").unwrap();
+        assert!(run());
+        fs::remove_dir_all(&cache).unwrap();
+        assert!(!run(), "what cannot be read may need it");
     }
 }

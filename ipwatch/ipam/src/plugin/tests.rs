@@ -104,6 +104,53 @@ fn gc_tells_the_delegate_of_what_is_parked() {
     assert_eq!(heard["ipam"], json!({ "type": "other" }));
 }
 
+/// A delegate that collects garbage by CNI 1.1's rule, which Debian's host-local does not know: what is not among
+/// `cni.dev/valid-attachments` goes.
+#[test]
+fn gc_by_cnis_rule_takes_what_is_stale_and_leaves_what_is_parked() {
+    let Some(mut net) = Network::new(&["10.88.7.0/24"]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(
+        (net.add("stale"), net.add("valid")),
+        (vec!["10.88.7.3".into()], vec!["10.88.7.4".into()])
+    );
+    let bin = net.dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let store = net.dir.path().join("ipam/net");
+    let collect = format!(
+        "[ $CNI_COMMAND = GC ] || exec /usr/lib/cni/host-local\n\
+         config=$(cat)\n\
+         for file in {}/10.*; do\n\
+         id=$(head -n 1 $file | tr -d '\\r')\n\
+         case $config in *'\"containerID\":\"'$id'\"'*) ;; *) rm $file ;; esac\n\
+         done",
+        store.display()
+    );
+    script(&bin, "host-local", &collect);
+    net.path = vec![bin];
+    let gc = |net: &Network| {
+        let mut call = net.call("GC", "");
+        let mut config = net.config();
+        let valid = json!([{ "containerID": "valid", "ifname": "eth0" }]);
+        config["cniVersion"] = "1.1.0".into();
+        config["cni.dev/valid-attachments"] = valid.clone();
+        config["cni.dev/attachments"] = valid;
+        call.config = Config::read(config.to_string().as_bytes()).unwrap();
+        assert!(call.serve().unwrap().is_ok());
+    };
+    let left = |net: &Network| net.stored().into_keys().collect::<Vec<_>>();
+    gc(&net);
+    assert_eq!(left(&net), ["10.88.7.2", "10.88.7.4"]);
+    // The same where the state file is lost.
+    fs::remove_file(net.state_dir().join("net.parked")).unwrap();
+    gc(&net);
+    assert_eq!(left(&net), ["10.88.7.2", "10.88.7.4"]);
+    // It does not keep it for ever.
+    net.daemon.holds(&[]);
+    net.del("valid");
+    assert_eq!(left(&net), [] as [String; 0]);
+}
+
 #[test]
 fn a_del_is_put_off_for_a_while() {
     let Some(mut net) = Network::new(&["10.88.7.0/24"]) else { return };
