@@ -197,6 +197,46 @@ fn queries() -> Vec<String> {
     queries
 }
 
+/// What Grafana's schema of a dashboard (version 38) asks of the parts that this one has, and what it does not ask: ids
+/// that are unique, panels within the grid's 24 columns that do not overlap, and a query of a known data source for each.
+fn is_a_dashboard(dashboard: &Value) {
+    const KINDS: [&str; 5] = ["row", "stat", "table", "timeseries", "text"];
+    assert_eq!(dashboard["schemaVersion"], 38);
+    for variable in dashboard["templating"]["list"].as_array().unwrap() {
+        let is_query = variable["type"] == "query";
+        assert!(variable["name"].is_string() && (is_query || variable["type"] == "datasource"));
+        assert!(variable["query"].is_string(), "{variable:#}");
+        let current = &variable["current"];
+        assert!(current.is_null() || current["text"] != Value::Null, "{variable:#}");
+    }
+    let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel:#}");
+        assert!(KINDS.contains(&panel["type"].as_str().unwrap()), "{panel:#}");
+        let [x, y, w, h] =
+            ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(x + w <= 24, "{panel:#}");
+        for (column, row) in (x..x + w).flat_map(|column| (y..y + h).map(move |row| (column, row)))
+        {
+            assert!(cells.insert((column, row)), "it lies over another one: {panel:#}");
+        }
+        let mut refs = BTreeSet::new();
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            assert!(refs.insert(target["refId"].as_str().unwrap()), "{panel:#}");
+            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{panel:#}");
+        }
+    }
+    // Every node reports what is the whole cluster's, and it is one thing.
+    let text = queries().join("\n");
+    for name in ["ipwatch_critical_finding_info", "ipwatch_ipam_range_free:ratio"] {
+        let whole = text.split(name).skip(1).filter_map(|rest| rest.split('}').next());
+        assert!(
+            whole.clone().count() > 1 && whole.clone().all(|rest| rest.contains("scope")),
+            "{name}"
+        );
+    }
+}
+
 /// The names of our metrics in a text.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c)));
@@ -256,6 +296,7 @@ fn a_real_prometheus_runs_every_query_and_rule(lab: &Lab) {
 }
 
 fn the_rules_keep_what_they_promise(lab: &Lab) {
+    is_a_dashboard(&serde_json::from_str(DASHBOARD).unwrap());
     let dir = lab.subdir("rules");
     for (name, text) in RULES.iter().chain(&RULE_TESTS) {
         fs::write(dir.join(name), text).unwrap();
