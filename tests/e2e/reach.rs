@@ -20,6 +20,7 @@ support::tests! {
     one_ip_behind_one_router_is_told_until_its_route_goes @ Kernel,
     a_holder_that_restarts_is_one_page_and_few_updates,
     a_holder_of_many_threads_is_one_page_and_few_updates,
+    a_holder_that_is_made_anew_is_one_page_and_few_updates,
 }
 
 /// Number of wirings that exist at the same time.
@@ -383,7 +384,7 @@ fn one_ip_in_two_netns_on_one_bridge_is_told_until_one_leaves(lab: &Lab) {
 /// The process of a duplicate's holder is restarted twice a second for more than ten seconds.
 fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
     const RESTARTS: usize = 26;
-    let restart = |pod: &Netns| {
+    let restart = |_: &Netns, pod: &Netns| {
         let start = || Command::new("sleep").arg("60").spawn().expect("run sleep");
         for _ in 0..RESTARTS {
             let mut holder = pod.run(start);
@@ -397,7 +398,7 @@ fn a_holder_that_restarts_is_one_page_and_few_updates(lab: &Lab) {
 
 /// The holder of a duplicate has 5,000 threads, and starts 100 processes a second in addition.
 fn a_holder_of_many_threads_is_one_page_and_few_updates(lab: &Lab) {
-    let crowd = |pod: &Netns| {
+    let crowd = |_: &Netns, pod: &Netns| {
         let mut threads = Helper::new(Role::Threads).inside(pod).arg("5000").start();
         let mut churn = Helper::new(Role::Churn).inside(pod).arg("100").arg("12").start();
         churn.tell("go");
@@ -410,8 +411,30 @@ fn a_holder_of_many_threads_is_one_page_and_few_updates(lab: &Lab) {
     is_one_page_and_few_updates(lab, "5,000 threads and 1,200 processes of a holder", 0, crowd);
 }
 
-/// `happen` runs in one netns of a duplicate. At least `least` changes must be held back.
-fn is_one_page_and_few_updates(lab: &Lab, what: &str, least: u64, happen: impl FnOnce(&Netns)) {
+/// A sandbox in a crash loop: a new netns and a new link with the same IP, every 2.5 s.
+fn a_holder_that_is_made_anew_is_one_page_and_few_updates(lab: &Lab) {
+    const LIVES: usize = 5;
+    let again = |node: &Netns, pod: &Netns| {
+        pod.ip(&format!("addr del {} dev eth0", lab.cidr(7)));
+        for n in 0..LIVES {
+            std::thread::sleep(Duration::from_secs(1));
+            let next = Netns::new(lab, &format!("again{n}"));
+            node.veth_to(&format!("again{n}"), &next, "eth0");
+            node.ip(&format!("link set again{n} master bri0"));
+            next.add_address(&lab.cidr(7), "eth0");
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+    };
+    is_one_page_and_few_updates(lab, "a holder in five netns, one after the other", 0, again);
+}
+
+/// `happen` gets the node and one netns of a duplicate. At least `least` changes must be held back.
+fn is_one_page_and_few_updates(
+    lab: &Lab,
+    what: &str,
+    least: u64,
+    happen: impl FnOnce(&Netns, &Netns),
+) {
     let daemon = Daemon::start(lab, &Config::default());
     let follower = daemon.follow();
     let node = Netns::new(lab, "node");
@@ -427,7 +450,7 @@ fn is_one_page_and_few_updates(lab: &Lab, what: &str, least: u64, happen: impl F
     let own = |finding: &Value| finding["subject"]["ip"] == lab.ip(7).to_string();
     let found = daemon.await_firing("ip-duplicate", 10, own);
     let began = std::time::Instant::now();
-    happen(&pods[1]);
+    happen(&node, &pods[1]);
     let tens = began.elapsed().as_secs().div_ceil(10);
     let told = || -> Vec<Value> {
         let all = follower.changes_seen().into_iter();

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
-//! they are, because unknown is not absent.
+//! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,6 +33,15 @@ const PACE: u64 = 10_000_000_000;
 /// crash become known one shortly after the other, and a message that names only the first would stand for [`PACE`].
 const SETTLES: u64 = 1_000_000_000;
 
+/// How long, in ns, a firing finding of [`lingers`] stays open after it was last seen.
+const LINGERS: u64 = 5_000_000_000;
+
+/// Whether a finding with this code stays open for [`LINGERS`] without being seen: a sandbox in a crash loop gets a new
+/// netns every few seconds. Each of them has the same IP as before, and none is a new cause.
+fn lingers(code: Code) -> bool {
+    code == Code::IpDuplicate
+}
+
 /// A finding and further state that people do not see. This is what the store keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -45,6 +54,9 @@ pub struct Record {
     /// What was reported of it. Not stored: reset by a restart.
     #[serde(skip)]
     pacing: Pacing,
+    /// Since when it is no longer seen, if it lingers. Not stored either.
+    #[serde(skip)]
+    missing: Option<BootNs>,
 }
 
 /// Which changes of a finding were reported, and when.
@@ -69,11 +81,18 @@ impl Pacing {
 }
 
 impl Record {
+    /// Notes that it is not seen at `now`. Returns whether it has ended.
+    fn is_missed(&mut self, now: BootNs) -> bool {
+        let lasts = self.finding.status == Status::Firing && lingers(self.finding.code);
+        let since = *self.missing.get_or_insert(now);
+        !lasts || now >= since.plus(LINGERS)
+    }
+
     /// The record of an ended finding.
     #[must_use]
     pub fn over(finding: Finding) -> Self {
         let (observed, seen) = (BootNs::default(), BootNs::default());
-        Self { observed, seen, finding, pacing: Pacing::default() }
+        Self { observed, seen, finding, pacing: Pacing::default(), missing: None }
     }
 }
 
@@ -110,7 +129,7 @@ impl Life {
     ) -> Vec<Change> {
         let seen = by_id(candidates);
         let date = calendar.date(now);
-        let mut changes = self.resolve_missing(date.clone(), &seen, blind);
+        let mut changes = self.resolve_missing(now, calendar, &seen, blind);
         changes.extend(self.end_acks(&date));
         // Collected before any finding is reported, so that a consequence that comes first in the list still names its
         // cause.
@@ -174,7 +193,8 @@ impl Life {
         self.daemon = daemon;
     }
 
-    /// When a second observation of a pending finding will count, or delayed changes must be reported.
+    /// When a second observation of a pending finding will count, delayed changes must be reported, or a finding that
+    /// lingers ends.
     #[must_use]
     pub fn due(&self, now: BootNs) -> Option<BootNs> {
         let pending = self.open.values().filter(|one| one.finding.status == Status::Pending);
@@ -182,7 +202,8 @@ impl Life {
         let due = pending
             .flat_map(|one| [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]);
         let waiting = self.open.values().filter_map(|one| one.pacing.due());
-        due.chain(waiting).filter(|due| *due > now).min()
+        let ends = self.open.values().filter_map(|one| Some(one.missing?.plus(LINGERS)));
+        due.chain(waiting).chain(ends).filter(|due| *due > now).min()
     }
 
     /// Whether the same observation as the last one would change nothing, at any time.
@@ -191,7 +212,7 @@ impl Life {
         let rests = |one: &Record| {
             let ack = one.finding.acked.as_ref();
             let waits = one.finding.status == Status::Pending || one.pacing.waiting > 0;
-            !waits && ack.is_none_or(|ack| ack.until.is_none())
+            !waits && one.missing.is_none() && ack.is_none_or(|ack| ack.until.is_none())
         };
         self.inherited.is_empty() && self.open.values().all(rests)
     }
@@ -261,7 +282,8 @@ impl Life {
 
     fn resolve_missing(
         &mut self,
-        now: String,
+        now: BootNs,
+        calendar: &Calendar,
         seen: &BTreeMap<String, &Candidate>,
         blind: &BTreeSet<Code>,
     ) -> Vec<Change> {
@@ -272,14 +294,15 @@ impl Life {
                 let code = record.finding.code;
                 let waits = self.inherited.contains(id)
                     && (self.patient.contains(&code) || self.kept.contains(id));
-                !seen.contains_key(id) && !blind.contains(&code) && !waits
+                let unseen = !seen.contains_key(id) && !blind.contains(&code) && !waits;
+                unseen && record.is_missed(now)
             })
             .map(|(_, record)| record)
             .collect();
         gone.into_iter()
-            .map(|Record { mut finding, pacing, .. }| {
+            .map(|Record { mut finding, pacing, missing, .. }| {
                 finding.status = Status::Resolved;
-                finding.resolved_at = Some(now.clone());
+                finding.resolved_at = Some(calendar.date(missing.unwrap_or(now)));
                 self.remember(finding.clone());
                 let held_back = pacing.waiting;
                 Change { held_back, ..Change::new(ChangeKind::Resolved, finding) }
@@ -315,6 +338,7 @@ impl Life {
             observed: at,
             seen: at,
             pacing: Pacing { pod: has_pod(&finding.subject), ..Pacing::default() },
+            missing: None,
             finding: finding.clone(),
         };
         self.open.insert(id, record);
@@ -350,6 +374,7 @@ fn update(
     second_look: u64,
 ) -> Option<Change> {
     let Seen { candidate, cause, remediation } = seen;
+    record.missing = None;
     let finding = &mut record.finding;
     let apart = candidate.observed.0.abs_diff(record.observed.0);
     // Answers may arrive closer together than they were requested. Then the state must have lasted longer, because

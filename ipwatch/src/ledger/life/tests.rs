@@ -91,6 +91,34 @@ fn a_life_from_the_first_look_to_the_end() {
     assert_eq!(life.resolved().count(), 1);
 }
 
+/// A sandbox in a crash loop gets a new netns each time.
+#[test]
+fn a_duplicate_whose_holder_is_made_anew_is_opened_once() {
+    const SECOND: u64 = 1_000_000_000;
+    let twice = |at| Candidate { code: Code::IpDuplicate, ..candidate("a", at) };
+    let mut life = Life::default();
+    let mut told = see(&mut life, SECOND, &[twice(SECOND)]);
+    // It is there for two seconds, and then gone for two.
+    for at in 2..42 {
+        let found = if at % 4 < 2 { vec![] } else { vec![twice(at * SECOND)] };
+        told.extend(see(&mut life, at * SECOND, &found));
+    }
+    let both = [(ChangeKind::Opened, Status::Pending), (ChangeKind::Updated, Status::Firing)];
+    assert_eq!(kinds(&told), both);
+    let gone = BootNs(44 * SECOND);
+    assert_eq!(see(&mut life, 43 * SECOND, &[twice(43 * SECOND)]), []);
+    assert!(life.is_at_rest());
+    assert_eq!(see(&mut life, gone.0, &[]), []);
+    assert_eq!((life.is_at_rest(), life.due(gone)), (false, Some(BootNs(49 * SECOND))));
+    assert_eq!(see(&mut life, 48 * SECOND, &[]), []);
+    let over = see(&mut life, 49 * SECOND, &[]);
+    assert_eq!(kinds(&over), [(ChangeKind::Resolved, Status::Resolved)]);
+    assert_eq!(over[0].finding.resolved_at, Some(CALENDAR.date(gone)), "since it is not seen");
+    // Seen once, it has paged nobody.
+    see(&mut life, 60 * SECOND, &[twice(60 * SECOND)]);
+    assert_eq!(see(&mut life, 61 * SECOND, &[]).len(), 1);
+}
+
 #[test]
 fn the_same_observation_twice_is_one() {
     let mut life = Life::default();
