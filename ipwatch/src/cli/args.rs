@@ -295,6 +295,9 @@ pub(super) enum Observation {
         /// Also show what shares a link or a router with each address
         #[arg(long, requires = "prefix")]
         reach: bool,
+        /// Show loopback and link-local addresses as well
+        #[arg(long)]
+        all: bool,
     },
     /// Addresses of one netns, or of every netns
     #[command(after_help = examples::NETNS)]
@@ -302,6 +305,9 @@ pub(super) enum Observation {
         /// Its cookie, inode or nsid, or the path or name of its mount
         #[arg(value_name = "NETNS", add = From::new(complete::netns))]
         netns: Option<String>,
+        /// Show loopback and link-local addresses as well
+        #[arg(long)]
+        all: bool,
     },
     /// Pods: their sandboxes, addresses and holders
     #[command(after_help = examples::POD)]
@@ -309,6 +315,9 @@ pub(super) enum Observation {
         /// NAMESPACE/NAME, NAME, or a prefix of its uid or container id
         #[arg(value_name = "POD", add = From::new(complete::pods))]
         pod: Option<String>,
+        /// Show loopback and link-local addresses as well
+        #[arg(long)]
+        all: bool,
     },
     /// Addresses of the netns that a process holds
     #[command(after_help = examples::PID)]
@@ -316,6 +325,9 @@ pub(super) enum Observation {
         /// Process or thread id
         #[arg(value_name = "PID")]
         pid: u32,
+        /// Show loopback and link-local addresses as well
+        #[arg(long)]
+        all: bool,
     },
     /// What is wrong
     #[command(after_help = examples::FINDINGS)]
@@ -343,6 +355,18 @@ pub(super) enum Observation {
 }
 
 impl Observation {
+    /// Whether everything is to be shown.
+    pub(super) fn all(&self) -> bool {
+        match self {
+            Self::Ip { all, .. }
+            | Self::Netns { all, .. }
+            | Self::Pod { all, .. }
+            | Self::Pid { all, .. }
+            | Self::Findings { all, .. } => *all,
+            Self::History(_) | Self::Neigh(_) | Self::Ipam { .. } => false,
+        }
+    }
+
     /// Whether the answer is one that `-o tree` draws.
     fn has_tree(&self) -> bool {
         matches!(

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::Read as _;
 
 use super::args::{Explain, Global};
+use super::meant::meant;
 use super::output::Out;
 use super::paste::{self, Fit, Pasted};
 use super::show::family::Families;
@@ -15,6 +16,7 @@ use crate::api::{Ask, Prefix, Selector};
 use crate::contract::{Body, Document};
 use crate::escape::escape;
 use crate::finding::{Code, Finding, Status};
+use crate::remedy::said;
 
 pub(super) async fn explain(
     global: &Global,
@@ -212,7 +214,8 @@ async fn addresses(client: &Client, what: &str) -> Result<Lookup, Failure> {
         break;
     }
     let Some(document) = found else {
-        return Err(unknown(what, &client.ask(&Ask::Doctor).await?));
+        let message = unknown(what, &client.ask(&Ask::Doctor).await?);
+        return Err(with_hint(client, what, message).await);
     };
     let Body::Addresses(addresses) = &document.body else { return Err(unknown(what, &document)) };
     if addresses.is_empty() {
@@ -264,6 +267,22 @@ pub(super) fn keep_what_matters(findings: &mut Vec<Finding>) {
         .map(|finding| finding.id.clone())
         .collect();
     findings.retain(|finding| !folded.contains(&finding.id));
+}
+
+/// Adds the code, id, pod or netns that was probably meant.
+async fn with_hint(client: &Client, what: &str, failure: Failure) -> Failure {
+    let Failure::NotFound(message) = failure else { return failure };
+    let named = || Some(what.to_owned());
+    for ask in [
+        Ask::Findings { all: true, what: named() },
+        Ask::Addresses(Selector::Pod(named())),
+        Ask::Addresses(Selector::Netns(named())),
+    ] {
+        if let Some(name) = meant(client, &ask).await {
+            return Failure::NotFound(format!("{message}; did you mean {}?", said(&name)));
+        }
+    }
+    Failure::NotFound(message)
 }
 
 fn unknown(what: &str, document: &Document) -> Failure {
@@ -390,6 +409,22 @@ mod tests {
         let Body::Findings(findings) = told.body else { panic!("findings") };
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].id, "k3f9q2m7x5wz4a6b");
+    }
+
+    #[tokio::test]
+    async fn a_slip_of_the_finger_is_answered_with_what_there_is() {
+        let fake = fake::daemon(|ask| match ask {
+            Ask::Doctor => Ok(sample("doctor.json")),
+            Ask::Findings { what: None, .. } => Ok(sample("scan.json")),
+            Ask::Addresses(Selector::Pod(None)) => Ok(sample("query-netns.json")),
+            _ => Err(AskError::NotFound("none".into())),
+        });
+        for (what, name) in [("ip-duplicat", "ip-duplicate"), ("shop/api-1", "shop/api-0")] {
+            let Err(Failure::NotFound(message)) = addresses(&fake.client, what).await else {
+                panic!("found")
+            };
+            assert!(message.ends_with(&format!("did you mean {name}?")), "{message}");
+        }
     }
 
     #[tokio::test]

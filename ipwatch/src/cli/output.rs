@@ -81,8 +81,11 @@ impl Out {
         }
     }
 
-    /// Prints bytes unchanged.
+    /// Prints bytes unchanged, except that text for people is in ASCII if the locale is not UTF-8.
     pub(super) fn raw(&self, bytes: &[u8]) -> Result<(), Failure> {
+        let own = std::str::from_utf8(bytes).ok().filter(|_| self.ascii && self.for_people());
+        let own = own.map(text::in_ascii);
+        let bytes = own.as_deref().map_or(bytes, str::as_bytes);
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::ClosedPipe,

@@ -198,12 +198,31 @@ impl<'a> Pasted<'a> {
         self.trouble.and_then(|trouble| trouble.codes.first().copied())
     }
 
-    /// The matching findings, those of the error's kind first.
+    /// The matching findings, those of the error's kind first. An error about a range of IPs is not about everything
+    /// in it: a finding that matches only because its IP is in the range must be of the error's kind, and if findings
+    /// about the range itself match, only these and their causes do.
     pub(super) fn matching(&self, findings: &[Finding]) -> Option<(Fit, Vec<Finding>)> {
         let codes = self.trouble.map_or(&[][..], |trouble| trouble.codes);
         let place = |finding: &Finding| codes.iter().position(|code| *code == finding.code);
         let mut found: Vec<Finding> =
             findings.iter().filter(|finding| self.names(finding)).cloned().collect();
+        let of_range = |finding: &Finding| {
+            let single =
+                finding.subject.ip.is_some() && finding.code != Code::IpamReservationLeaked;
+            finding.subject.network.is_some() && !single && place(finding).is_some()
+        };
+        let causes: HashSet<String> = found
+            .iter()
+            .filter(|finding| of_range(finding))
+            .flat_map(|finding| [Some(finding.id.clone()), finding.caused_by.clone()])
+            .flatten()
+            .collect();
+        let single = self.without_ranges();
+        found.retain(|finding| {
+            let of_kind = self.trouble.is_none() || place(finding).is_some();
+            let in_range = causes.is_empty() && of_kind;
+            in_range || causes.contains(&finding.id) || single.names(finding)
+        });
         let mut fit = Fit::Named;
         if found.is_empty() {
             fit = Fit::Alike;
@@ -211,6 +230,13 @@ impl<'a> Pasted<'a> {
         }
         found.sort_by_key(|finding| place(finding).unwrap_or(usize::MAX));
         (!found.is_empty()).then_some((fit, found))
+    }
+
+    /// The same without prefixes and ranges of IPs.
+    fn without_ranges(&self) -> Self {
+        let is_ip = |span: &&IpSpan| matches!(span, IpSpan::Within(prefix) if prefix.is_host());
+        let places = self.places.iter().filter(is_ip).copied().collect();
+        Self { trouble: self.trouble, words: self.words.clone(), places }
     }
 
     /// Whether the error names the subject of a finding.

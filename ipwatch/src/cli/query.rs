@@ -23,14 +23,14 @@ const SETTLE: Duration = Duration::from_millis(300);
 
 pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Outcome, Failure> {
     let client = Client::new(global.socket());
-    let ask = ask(query.what);
+    let (all, ask) = (query.what.all(), ask(query.what));
     if query.watch {
-        return follow(&client, out, &ask).await;
+        return follow(&client, out, &ask, all).await;
     }
     let (document, missing) = look(&client, &ask).await?;
     match missing {
         None => {
-            out.raw(answer(&client, out, &ask, &document).await?.as_bytes())?;
+            out.raw(answer(&client, out, &ask, &document, all).await?.as_bytes())?;
             Ok(Outcome::Fine)
         }
         Some(message) => {
@@ -40,7 +40,7 @@ pub(super) async fn query(global: &Global, out: &Out, query: Query) -> Result<Ou
             } else if let Ask::Addresses(Selector::Ip(Some(prefix))) = &ask
                 && is_card(out, *prefix)
             {
-                out.raw(answer(&client, out, &ask, &document).await?.as_bytes())?;
+                out.raw(answer(&client, out, &ask, &document, all).await?.as_bytes())?;
             }
             Err(Failure::NotFound(message))
         }
@@ -94,15 +94,15 @@ fn nothing(ask: &Ask) -> Body {
 
 fn ask(what: Observation) -> Ask {
     match what {
-        Observation::Ip { within: Within { prefix }, reach: false } => {
+        Observation::Ip { within: Within { prefix }, reach: false, .. } => {
             Ask::Addresses(Selector::Ip(prefix))
         }
-        Observation::Ip { within: Within { prefix }, reach: true } => {
+        Observation::Ip { within: Within { prefix }, reach: true, .. } => {
             Ask::Reach(Selector::Ip(prefix))
         }
-        Observation::Netns { netns } => Ask::Addresses(Selector::Netns(netns)),
-        Observation::Pod { pod } => Ask::Addresses(Selector::Pod(pod)),
-        Observation::Pid { pid } => Ask::Addresses(Selector::Pid(pid)),
+        Observation::Netns { netns, .. } => Ask::Addresses(Selector::Netns(netns)),
+        Observation::Pod { pod, .. } => Ask::Addresses(Selector::Pod(pod)),
+        Observation::Pid { pid, .. } => Ask::Addresses(Selector::Pid(pid)),
         Observation::Findings { what, all } => Ask::Findings { all, what },
         Observation::History(Earlier { within: Within { prefix }, pod, at }) => {
             Ask::History(Past { ip: prefix, pod, at })
@@ -116,7 +116,7 @@ fn ask(what: Observation) -> Ask {
 }
 
 /// Asks again after each event, and prints the answer if it has changed.
-async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failure> {
+async fn follow(client: &Client, out: &Out, ask: &Ask, all: bool) -> Result<Outcome, Failure> {
     // Subscribe before asking, so that no event is lost in between.
     let stream = match ask {
         Ask::Neighbours(_) => Stream::Neighbours,
@@ -132,7 +132,7 @@ async fn follow(client: &Client, out: &Out, ask: &Ask) -> Result<Outcome, Failur
                 matches!(ask, Ask::Addresses(Selector::Ip(Some(prefix))) if is_card(out, *prefix));
             let text = match missing.filter(|_| out.for_people() && !card) {
                 Some(message) => format!("{}\n", escape(&message)),
-                None => answer(client, out, ask, &document).await?,
+                None => answer(client, out, ask, &document, all).await?,
             };
             out.raw(text.as_bytes())?;
             shown = Some(document.body);
@@ -167,12 +167,10 @@ async fn answer(
     out: &Out,
     ask: &Ask,
     document: &Document,
+    all: bool,
 ) -> Result<String, Failure> {
-    let view = View {
-        all: matches!(ask, Ask::Findings { all: true, .. }),
-        pods: matches!(ask, Ask::Addresses(Selector::Pod(_))),
-        ..out.view(document)
-    };
+    let view =
+        View { all, pods: matches!(ask, Ask::Addresses(Selector::Pod(_))), ..out.view(document) };
     match (ask, &document.body) {
         (_, Body::Addresses(addresses))
             if out.format == Format::Tree || (matches!(ask, Ask::Reach(_)) && out.for_people()) =>

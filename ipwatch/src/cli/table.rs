@@ -5,6 +5,8 @@ use std::borrow::Cow;
 
 use unicode_width::UnicodeWidthStr;
 
+use super::text::{NARROWEST, continued, wrapped};
+use super::view::View;
 use crate::escape::escape;
 
 /// Spaces between two columns.
@@ -78,11 +80,20 @@ impl Cell {
 pub(super) struct Table {
     headers: Vec<&'static str>,
     rows: Vec<(Vec<Cell>, Vec<String>)>,
+    /// Width of the terminal, for notes.
+    width: Option<usize>,
+    ascii: bool,
 }
 
 impl Table {
     pub(super) fn new(headers: &[&'static str]) -> Self {
-        Self { headers: headers.to_vec(), rows: Vec::new() }
+        Self { headers: headers.to_vec(), ..Self::default() }
+    }
+
+    /// Wraps notes to the terminal of this view.
+    pub(super) fn within(mut self, view: View) -> Self {
+        (self.width, self.ascii) = (view.width, view.ascii);
+        self
     }
 
     pub(super) fn row(&mut self, cells: Vec<Cell>) {
@@ -115,10 +126,14 @@ impl Table {
         let indent = " ".repeat(widths.first().map_or(0, |width| width + GAP));
         for (row, notes) in &self.rows {
             line(&mut out, row, &widths, paint);
+            // A note is the sentence that matters most in its row: it is not dim.
             for note in notes {
-                out.push_str(&indent);
-                out.push_str(&paint.paint(Style::Dim, note));
-                out.push('\n');
+                let on = continued(self.ascii);
+                let room = self.width.map(|width| width.saturating_sub(indent.len() + on.width()));
+                let room = room.map(|room| room.max(NARROWEST));
+                for (at, part) in wrapped(note, room).into_iter().enumerate() {
+                    out.push_str(&format!("{indent}{}{part}\n", if at == 0 { "" } else { on }));
+                }
             }
         }
         out

@@ -1,8 +1,10 @@
 //! Short forms for people: ages, ids, names.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use jiff::Timestamp;
+use unicode_width::UnicodeWidthStr;
 
 use crate::contract::{
     Address, ClusterFinding, Container, Document, FixItem, FixTarget, Holder, Netns, Pod,
@@ -12,6 +14,8 @@ use crate::fact::SourceStatus;
 use crate::finding::{Severity, Subject};
 use crate::remedy::said;
 
+/// Minimum width for wrapping, for a deep branch in a narrow terminal.
+pub(super) const NARROWEST: usize = 24;
 /// Minimum length of a shortened id.
 const SHORTEST_ID: usize = 4;
 
@@ -291,10 +295,65 @@ pub(super) fn cut(text: &str, length: usize) -> &str {
     text.char_indices().nth(length).map_or(text, |(end, _)| &text[..end])
 }
 
+/// Wraps `text` at spaces into lines of at most `room` columns. A longer word stays whole, so that a path or a name
+/// can be copied. So does a quotation: a part of it would be outside its quotes.
+pub(super) fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
+    let Some(room) = room else { return vec![text] };
+    let part = |from: usize, to: usize| text[from..to].trim_matches(' ');
+    let mut lines = Vec::new();
+    let (mut start, mut end) = (0, 0);
+    for word in text.split_inclusive(' ') {
+        let next = end + word.len();
+        let quoted = text[..end].matches('"').count() % 2 == 1;
+        if part(start, next).width() > room && !part(start, end).is_empty() && !quoted {
+            lines.push(part(start, end));
+            start = end;
+        }
+        end = next;
+    }
+    lines.push(part(start, end));
+    lines
+}
+
+/// The lead of a line that continues another: it must not begin with foreign text, because it may be pasted alone.
+pub(super) fn continued(ascii: bool) -> &'static str {
+    if ascii { "... " } else { "… " }
+}
+
+/// Whether an address exists in every netns, and says nothing about any.
+pub(super) fn is_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    }
+}
+
+/// Our own signs in ASCII, for a locale without UTF-8.
+pub(super) fn in_ascii(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '·' => out.push('-'),
+            '…' => out.push_str("..."),
+            '→' => out.push_str("->"),
+            '≥' => out.push_str(">="),
+            '×' => out.push('x'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::contract::HolderKind;
+
+    #[test]
+    fn our_own_signs_have_a_form_in_ascii() {
+        assert_eq!(in_ascii("a · b… ≥6m →"), "a - b... >=6m ->");
+        assert_eq!(in_ascii("é"), "é", "a name is another's");
+    }
 
     #[test]
     fn ages_as_people_say_them() {

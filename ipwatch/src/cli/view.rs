@@ -13,7 +13,7 @@ pub(super) struct View {
     pub(super) wide: bool,
     /// Show headers, summaries and hints.
     pub(super) headers: bool,
-    /// Show consequences and resolved findings as well.
+    /// Show consequences and resolved findings, or loopback and link-local addresses, as well.
     pub(super) all: bool,
     /// Show addresses by pod.
     pub(super) pods: bool,

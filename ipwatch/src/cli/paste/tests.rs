@@ -139,6 +139,48 @@ fn a_finding_is_found_by_its_ip() {
     }
 }
 
+/// The findings about the range, and not what is wrong with one of its IPs.
+#[test]
+fn an_error_about_a_range_is_about_the_range() {
+    let mut list = findings();
+    list.retain(|finding| finding.subject.ip.is_some());
+    let template = list[0].clone();
+    let of = |id: &str, code: Code, about: &dyn Fn(&mut Finding)| {
+        let mut finding = Finding { id: id.to_owned(), code, ..template.clone() };
+        finding.evidence.truncate(1);
+        finding.caused_by = None;
+        finding.subject = crate::finding::Subject::default();
+        about(&mut finding);
+        finding
+    };
+    let network = |finding: &mut Finding| {
+        finding.subject.network = Some("shopnet".into());
+        finding.evidence[0].text = "10.0.3.1: leaked, container abc".into();
+    };
+    let ip = |finding: &mut Finding| finding.subject.ip = "10.0.3.9".parse().ok();
+    list.push(of("twice", Code::IpDuplicate, &ip));
+    list.push(of("leaked", Code::IpamReservationLeaked, &network));
+    list.push(of("full", Code::IpamRangeExhausting, &|finding| {
+        network(finding);
+        finding.caused_by = Some("leaked".into());
+    }));
+    let ids = |text: &str| {
+        let (fit, found) = Pasted::read(text).matching(&list).unwrap();
+        assert_eq!(fit, Fit::Named);
+        found.into_iter().map(|finding| finding.id).collect::<Vec<_>>()
+    };
+    let error = "failed to allocate for range 0: no IP addresses available in range set: \
+                 10.0.3.1-10.0.3.20";
+    assert_eq!(ids(error), ["full", "leaked"]);
+    let twice: Vec<Finding> = list.iter().filter(|one| one.id == "twice").cloned().collect();
+    assert!(Pasted::read(error).matching(&twice).is_none(), "of another kind");
+    // What it names otherwise is listed after them.
+    let with_pod = format!("pod shop/api-0: {error}");
+    assert_eq!(ids(&with_pod)[..2], ["full", "leaked"]);
+    assert!(ids(&with_pod).iter().any(|id| id.starts_with("k3f9")), "{:?}", ids(&with_pod));
+    assert!(!ids(&with_pod).iter().any(|id| id == "twice"), "{:?}", ids(&with_pod));
+}
+
 #[test]
 fn ipv6_is_taken_with_and_without_a_port() {
     let at = |text: &str, ip: &str| Pasted::read(text).is_at(ip.parse().unwrap());

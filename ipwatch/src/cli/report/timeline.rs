@@ -157,7 +157,7 @@ impl Lanes {
     fn tenure(&mut self, tenure: &Tenure) {
         let id = tenure.container.as_ref().and_then(|container| container.id.as_deref());
         let (name, detail) = (self.name(tenure.pod.as_ref(), id), place(&tenure.netns));
-        let name = if name.is_empty() { "unknown owner".to_owned() } else { name };
+        let name = if name.is_empty() { "an unnamed owner".to_owned() } else { name };
         let mut item =
             span(ItemKind::Tenure, &tenure.from, tenure.to.as_deref(), format!("{} up", tenure.ip));
         if let Some(times) = tenure.times {
@@ -182,7 +182,7 @@ impl Lanes {
             }
             let id = address.container.as_ref().and_then(|container| container.id.as_deref());
             let (name, detail) = (self.name(address.pod.as_ref(), id), place(&address.netns));
-            let name = if name.is_empty() { "unknown owner".to_owned() } else { name };
+            let name = if name.is_empty() { "an unnamed owner".to_owned() } else { name };
             self.learn_place(id, &name, &detail);
             let item = span(ItemKind::Tenure, since, None, format!("{ip} up"));
             self.lane(LaneKind::Pod, &name, &detail).items.push(item);

@@ -1,5 +1,7 @@
 //! A list of addresses: one row each, with columns in an order that depends on the question.
 
+use std::collections::HashSet;
+
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
 use crate::cli::view::View;
@@ -86,10 +88,32 @@ pub(super) fn table(addresses: &[Address], view: View) -> String {
     };
     let titles: Vec<&'static str> = columns.iter().map(|column| column.title()).collect();
     let mut table = Table::new(&titles);
-    for address in addresses {
+    let shown = shown(addresses, view);
+    for address in &shown {
         table.row(columns.iter().map(|column| column.cell(address, view)).collect());
     }
-    table.render(view.headers, view.paint)
+    let mut out = table.render(view.headers, view.paint);
+    let hidden = addresses.len() - shown.len();
+    if hidden > 0 && view.headers {
+        let what = text::count(hidden, "loopback or link-local IP");
+        out.push_str(&format!("{what} not shown (--all)\n"));
+    }
+    out
+}
+
+/// The addresses without loopback and link-local ones, which are in every netns. If a netns has no others here, they are
+/// shown.
+fn shown(addresses: &[Address], view: View) -> Vec<&Address> {
+    let netns = |address: &Address| {
+        let of = &address.netns;
+        (of.cookie, of.inode, of.nsid)
+    };
+    let local = |address: &Address| address.ip.is_some_and(text::is_local);
+    let others: HashSet<_> =
+        addresses.iter().filter(|address| !local(address)).map(netns).collect();
+    let is_shown =
+        |address: &&Address| view.all || !local(address) || !others.contains(&netns(address));
+    addresses.iter().filter(is_shown).collect()
 }
 
 impl Column {
@@ -189,6 +213,25 @@ fd00:3::17  4026532177  eth0  0a:58:0a:00:03:11  shop/api-0  NotReady  pid 812 j
 -           4026532311  -     -                  -           -         kernel reference                -
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn what_every_netns_has_is_shown_if_it_is_asked_for_or_all_there_is() {
+        let document = sample("query-netns.json");
+        let Body::Addresses(mut list) = document.body.clone() else { panic!("addresses") };
+        let [mut loopback, mut local] = [list[0].clone(), list[0].clone()];
+        loopback.ip = "127.0.0.1".parse().ok();
+        local.ip = "fe80::1".parse().ok();
+        let mut alone = local.clone();
+        alone.netns.inode = Some(4_026_532_999);
+        list.extend([loopback, local, alone]);
+        let view = plain(&document);
+        let text = table(&list, view);
+        assert!(!text.contains("127.0.0.1") && text.contains("4026532999"), "{text}");
+        assert_eq!(text.matches("fe80::1").count(), 1, "{text}");
+        assert!(text.ends_with("2 loopback or link-local IPs not shown (--all)\n"), "{text}");
+        let all = table(&list, View { all: true, ..view });
+        assert!(all.contains("127.0.0.1") && all.matches("fe80::1").count() == 2, "{all}");
     }
 
     #[test]

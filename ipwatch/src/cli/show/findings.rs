@@ -43,7 +43,7 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
             table.noted(row(finding, &ids, view), Some(note(finding, caused, view.now)));
         }
     }
-    out.push_str(&table.render(view.headers, view.paint));
+    out.push_str(&table.within(view).render(view.headers, view.paint));
     out.extend(rest(all.get(shown..).unwrap_or_default()));
     let worst = all.first().filter(|(head, _)| head.status != Status::Resolved);
     if let (true, Some((worst, _))) = (view.headers, worst) {
@@ -184,6 +184,15 @@ mod tests {
         change(findings);
         let Body::Findings(findings) = document.body.clone() else { panic!("findings") };
         table(&document, &findings, view(plain(&document)))
+    }
+
+    #[test]
+    fn a_note_is_wrapped_to_the_terminal() {
+        let text = shown(|_| {}, |view| View { width: Some(70), ascii: true, ..view });
+        let notes: Vec<&str> = text.lines().filter(|line| line.starts_with("      ")).collect();
+        assert!(notes.len() > 1, "{text}");
+        assert!(notes.iter().all(|line| line.chars().count() <= 70), "{text}");
+        assert!(notes[1..].iter().all(|line| line.starts_with("      ... ")), "{text}");
     }
 
     #[test]

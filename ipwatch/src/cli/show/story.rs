@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use unicode_width::UnicodeWidthStr;
 
 use super::family::Families;
 use super::{card, findings};
@@ -18,6 +19,8 @@ use crate::remedy::{NEVER, end_of_quotation};
 
 /// Maximum length of a piece of evidence within a story.
 const TEXT_LENGTH: usize = 160;
+/// Width of the labels, and a space.
+const INDENT: usize = 7;
 /// Maximum number of consequences with a line of their own.
 const MOST_CONSEQUENCES: usize = 8;
 
@@ -175,7 +178,7 @@ impl Story<'_> {
             let colon = if command.is_some() { ":" } else { "" };
             story.line(if label == last { "" } else { label }, &format!("{text}{colon}"));
             if let Some(command) = command {
-                story.line("", &format!("  {command}"));
+                story.command(command);
             }
             last = label;
         };
@@ -198,11 +201,26 @@ impl Story<'_> {
         );
     }
 
+    /// A line that is wrapped to the terminal. The impact stands out.
     fn line(&mut self, label: &str, text: &str) {
-        if !text.is_empty() {
+        let on = text::continued(self.view.ascii);
+        let room = self.view.width.map(|width| width.saturating_sub(INDENT + on.width()));
+        let room = room.map(|room| room.max(text::NARROWEST));
+        let style = if label == "THEN" { Style::Bold } else { Style::Plain };
+        let text = escape(text);
+        for (at, part) in text::wrapped(&text, room).into_iter().enumerate() {
+            if part.is_empty() {
+                continue;
+            }
+            let (label, on) = if at == 0 { (label, "") } else { ("", on) };
             let label = self.paint.paint(Style::Dim, &format!("{label:<6}")).into_owned();
-            self.out.push_str(&format!("{label} {}\n", escape(text)));
+            self.out.push_str(&format!("{label} {on}{}\n", self.paint.paint(style, part)));
         }
+    }
+
+    /// A command: on one line, however long, so that it can be pasted.
+    fn command(&mut self, command: &str) {
+        self.out.push_str(&format!("{:INDENT$}  {}\n", "", escape(command)));
     }
 }
 
@@ -286,11 +304,11 @@ mod tests {
             "       r7d2 warn ip-held-by-dead-sandbox: 10.0.3.17 of shop/api-0, held by pid 812 java +1 \
              (ipwatch explain r7d2)\n",
             "NOW    Start no new pod here, it may be given this IP (no command: only a daemon can say",
-            "FIX    Bring pid 71 (\"s3fs\") back to answer for \"/data\", or\n",
-            "       give its requests up",
+            "FIX    Make pid 71 (\"s3fs\") answer for \"/data\" again, or\n",
+            "       abort its requests",
             "everybody:\n         grep -qE",
             " && echo 1 > /sys/fs/fuse/connections/57/abort\n",
-            "DON'T  kill -9, it is pending already",
+            "DON'T  kill -9; it is pending already",
             "PROOF  7 items from 4 sources: cni, netlink, probe, procfs (--evidence shows them whole)\n",
             "MORE   ipwatch explain ip-held-by-stuck-process\n",
             "BUT    cni degraded: 1 of 23 results unreadable",
@@ -298,6 +316,25 @@ mod tests {
             let found = text[at..].find(part);
             at += found.unwrap_or_else(|| panic!("{part:?} is not next in\n{text}"));
         }
+    }
+
+    #[test]
+    fn all_but_commands_is_wrapped_to_the_terminal() {
+        let document = sample("scan.json");
+        let Body::Findings(findings) = document.body.clone() else { panic!("findings") };
+        let view = View { width: Some(70), ascii: true, ..plain(&document) };
+        let text = render(&document, &findings[..1], &findings, false, view);
+        // A word that is longer than the terminal stays whole.
+        let long = text.lines().filter(|line| line.chars().count() > 70);
+        let long: Vec<&str> = long.filter(|line| line.trim().contains(' ')).collect();
+        assert!(
+            !long.is_empty()
+                && long
+                    .iter()
+                    .all(|line| line.contains("ipwatch query") || line.contains("grep -")),
+            "{long:#?}"
+        );
+        assert!(text.contains("\n       ... "), "{text}");
     }
 
     #[test]

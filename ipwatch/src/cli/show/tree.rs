@@ -16,9 +16,6 @@ use crate::contract::{Address, Holder, HolderKind, Netns};
 use crate::escape::escape;
 use crate::finding::{Finding, Severity};
 
-/// Minimum width for wrapping, for a deep branch in a narrow terminal.
-const NARROWEST: usize = 24;
-
 /// The trees of these addresses. `findings`: the open findings, because addresses have only their ids.
 pub(in crate::cli) fn render(addresses: &[Address], findings: &[Finding], view: View) -> String {
     let named = addresses.iter().flat_map(|address| &address.findings);
@@ -81,10 +78,10 @@ impl Forest<'_> {
         if let (Some(_), Some(container)) = (&first.pod, &first.container) {
             root.below.push(Node::leaf(format!("container {}", card::container(container))));
         }
-        // Every netns has a loopback: it is shown only if there is no other address.
-        let loopback = |address: &Address| address.ip.is_some_and(|ip| ip.is_loopback());
-        let alone = group.iter().all(|address| loopback(address));
-        let shown = group.iter().filter(|address| alone || !loopback(address));
+        // Every netns has a loopback and link-local addresses: they are shown only if there is no other, or with `--all`.
+        let local = |address: &Address| address.ip.is_some_and(text::is_local);
+        let all = self.view.all || group.iter().all(|address| local(address));
+        let shown = group.iter().filter(|address| all || !local(address));
         root.below.extend(shown.map(|address| self.address(address)));
         root.below.extend(self.holders(&first.holders));
         if first.holders.is_empty() && first.netns.state.is_none() {
@@ -228,35 +225,15 @@ fn branches(out: &mut String, nodes: &[Node], lead: &str, guides: Guides, view: 
 fn line(out: &mut String, node: &Node, (first, rest): (&str, &str), guides: Guides, view: View) {
     // Continuation lines leave room for the bar that leads to the nodes below.
     let hang = if node.below.is_empty() { GAP } else { guides.bar };
-    let room =
-        view.width.map(|width| width.saturating_sub(rest.width() + hang.width()).max(NARROWEST));
-    // A continuation line must not begin with foreign text, because it may be pasted alone.
-    let on = if view.ascii { "... " } else { "… " };
+    let room = view
+        .width
+        .map(|width| width.saturating_sub(rest.width() + hang.width()).max(text::NARROWEST));
+    let on = text::continued(view.ascii);
     let room = room.map(|room| room.saturating_sub(on.width()));
-    for (at, part) in wrapped(&escape(&node.text), room).into_iter().enumerate() {
+    for (at, part) in text::wrapped(&escape(&node.text), room).into_iter().enumerate() {
         let lead = if at == 0 { first.to_owned() } else { format!("{rest}{hang}{on}") };
         out.push_str(&format!("{lead}{}\n", view.paint.paint(node.style, part)));
     }
-}
-
-/// Wraps `text` at spaces into lines of at most `room` columns. A longer word stays whole, so that a path or a name
-/// can be copied. So does a quotation: a part of it would be outside its quotes.
-fn wrapped(text: &str, room: Option<usize>) -> Vec<&str> {
-    let Some(room) = room else { return vec![text] };
-    let part = |from: usize, to: usize| text[from..to].trim_matches(' ');
-    let mut lines = Vec::new();
-    let (mut start, mut end) = (0, 0);
-    for word in text.split_inclusive(' ') {
-        let next = end + word.len();
-        let quoted = text[..end].matches('"').count() % 2 == 1;
-        if part(start, next).width() > room && !part(start, end).is_empty() && !quoted {
-            lines.push(part(start, end));
-            start = end;
-        }
-        end = next;
-    }
-    lines.push(part(start, end));
-    lines
 }
 
 #[cfg(test)]

@@ -105,9 +105,9 @@ fn a_long_word_stays_whole() {
         "{text}"
     );
     // A quoted text is one word too: a part that is pasted alone would be a command.
-    assert_eq!(wrapped("pid 1 \"a ;id; b\" c", Some(8)), ["pid 1 \"a ;id; b\"", "c"]);
-    assert_eq!(wrapped("", Some(30)), [""]);
-    assert_eq!(wrapped("a  b", Some(1)), ["a", "b"]);
+    assert_eq!(text::wrapped("pid 1 \"a ;id; b\" c", Some(8)), ["pid 1 \"a ;id; b\"", "c"]);
+    assert_eq!(text::wrapped("", Some(30)), [""]);
+    assert_eq!(text::wrapped("a  b", Some(1)), ["a", "b"]);
 }
 
 #[test]
