@@ -515,7 +515,7 @@ fn complaint(text: &str, line: Option<usize>, message: &str) -> String {
 fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<SignedDuration, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|_| {
-        let help = "is no duration: write it as \"500ms\", \"30s\" or \"1h 30m\", days as hours";
+        let help = "is not a duration: write it as \"500ms\", \"30s\" or \"1h 30m\", days as hours";
         serde::de::Error::custom(format!("{text:?} {help}"))
     })
 }
@@ -595,7 +595,7 @@ mod tests {
         assert!(parse("[stuck]\ngrace = \"0s\"").unwrap_err().contains("stuck.grace"));
         assert!(parse("[stuck]\ngrace = \"-2s\"").unwrap_err().contains("stuck.grace"));
         let error = parse("[stuck]\ngrace = \"soon\"").unwrap_err();
-        assert!(error.contains("grace") && error.contains("\"soon\" is no duration"), "{error}");
+        assert!(error.contains("grace") && error.contains("\"soon\" is not a duration"), "{error}");
         // A day is no fixed span of time to jiff.
         assert!(parse("[retention]\nmax_age = \"30d\"").unwrap_err().contains("days as hours"));
         assert!(parse("[probes]\nforbid = [\"fentri\"]").unwrap_err().contains("fentry"));

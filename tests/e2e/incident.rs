@@ -105,7 +105,7 @@ fn what_a_person_on_call_reads(lab: &Lab) {
         text += &told.by_commands(&["query", "ip", ip], lab);
         if case.name == "exhausted" {
             text += &told.by_commands(&["query", "ipam"], lab);
-            text += &told.by_commands(&["explain", refused], lab);
+            text += &told.by_commands(&["explain", refused, "--evidence"], lab);
         }
         text += &told.elsewhere(case);
         compare(lab, case.name, &plain.of(&text));

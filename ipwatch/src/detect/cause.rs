@@ -143,7 +143,7 @@ impl<'a> Cause<'a> {
             }
             Cause::CoreDump => {
                 vec![Step::advice(text!(
-                    "Let the core dump end, or make room where it is written."
+                    "Wait for the core dump to end, or free space where it is written."
                 ))]
             }
             Cause::Rtnl => vec![blocked_tasks(text!(
@@ -175,7 +175,7 @@ fn nfs_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
         let umount = Command::new("umount").owns(&["-i", "-c", "-f", "-N"]);
         let umount = umount.number(task.pid).path(&fs.point);
         let what = text!(
-            "If the server is gone for good, fail the requests that the process still waits for; what it had not \
+            "If the server is gone for good, fail the requests that the process waits for; data that it had not \
              written is lost (umount of util-linux 2.35 or newer)"
         );
         Step::change(what, guard::is_same_task(task).and(umount))
@@ -241,8 +241,8 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
             steps.push(Step::advice(text!("It can see these connections: {}.", some)));
         }
         steps.push(Step::advice(text!(
-            "Bring the server back. Else give the connection up by its file abort, beside waiting, only while waiting is \
-             not 0 and the requests are those of this process: the mount ends for everybody."
+            "Make the server answer again. Otherwise abort the connection through the file abort beside waiting, \
+             only while waiting is not 0 and the requests are those of this process: the mount ends for everybody."
         )));
         return [steps, vec![Step::advice(mountpoint)]].concat();
     };
@@ -251,13 +251,13 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
         [] => text!("its server"),
         some => text!("its server, which is {}", names(some, " or ")),
     };
-    let back = Step::advice(text!("Bring {} back to answer for {}, or", server, value(&fs.point)));
+    let back = Step::advice(text!("Make {} answer for {} again, or", server, value(&fs.point)));
     // The control files are not mounted, or not visible from here.
     if fs.waiting.is_none() {
         let what = text!(
-            "give its requests up, which ends every process that waits for it and this mount for everybody. Its control \
-             file is {}/abort in /sys/fs/fuse/connections (mount fusectl first if that is empty). Write to it only while \
-             pid {} still waits and {}/waiting is not 0.",
+            "abort its requests, which ends every process that waits for it, and this mount for everybody. Its \
+             control file is {}/abort in /sys/fs/fuse/connections (mount fusectl first if that is empty). Write to \
+             it only while pid {} still waits and {}/waiting is not 0.",
             fs.minor,
             task.pid,
             fs.minor
@@ -272,7 +272,7 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
         back,
         Step::change(
             text!(
-                "give its requests up, which ends every process that waits for it and this mount for everybody"
+                "abort its requests, which ends every process that waits for it, and this mount for everybody"
             ),
             guard::is_same_task(task).and(waits).and(abort),
         ),

@@ -46,13 +46,13 @@ fn failing(map: &NodeMap, id: &str, history: &CallHistory, now: BootNs) -> Optio
     let mut proof = Proof::new(map);
     let status = status.map_or("a signal".to_owned(), |status| format!("status {status}"));
     let text = format!(
-        "{} DEL for {} failed {} times without a success between, the last with {status}",
+        "{} DEL for {} failed {} times in a row, the last time with {status}",
         said(plugin),
         said(evidence::short(id)),
         went.failures
     );
     proof.tell(By::Probe, last, text);
-    proof.tell(By::Probe, first, "the first of them failed");
+    proof.tell(By::Probe, first, "the first of these DELs failed");
     if let Some((command, text, at)) = &history.error {
         proof.tell(By::RuntimeLog, *at, format!("{}: {}", command.as_str(), said(text)));
     }
@@ -78,9 +78,11 @@ fn missing(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate
         let mut proof = Proof::new(map);
         proof.runtime(entry);
         let short = said(evidence::short(id));
-        let text = format!("no DEL was run for {short} since, and every run is seen");
+        let text = format!(
+            "no DEL has been run for {short} since then, and every run of a plugin is observed"
+        );
         proof.tell(By::Probe, dead, text);
-        let what = text!("CNI DEL of {} never came", value(evidence::short(id)));
+        let what = text!("CNI DEL of {} was never run", value(evidence::short(id)));
         candidate(map, id, entry.sandbox.pod.as_ref(), proof, &what, (dead, now))
     });
     found.collect()
@@ -101,7 +103,7 @@ fn candidate(
     let reservation = map.reservations_for(id).next();
     if let Some(entry) = reservation {
         let text = format!(
-            "{} reserves {} for it still: {}",
+            "{} still reserves {} for it: {}",
             said(&entry.store),
             entry.ip,
             said(&entry.key)
@@ -149,13 +151,13 @@ fn candidate(
 fn remediation(map: &NodeMap, id: &str, is_found: Command) -> Vec<Step> {
     let log = ["-u", "containerd", "-u", "crio", "-u", "kubelet", "-g", "failed [(]delete[)]"];
     vec![
-        Step::look(text!("Read what the plugin says"), Command::new("journalctl").owns(&log)),
+        Step::look(text!("Read the plugin's error"), Command::new("journalctl").owns(&log)),
         evidence::remove_sandbox(
             map,
-            text!("Once that is put right, have DEL run again"),
+            text!("Once the cause is fixed, run DEL again"),
             is_found,
             id,
         ),
-        Step::never(&text!("remove the sandbox with force, nobody calls DEL for it any more")),
+        Step::never(&text!("force-remove the sandbox; DEL is then never run for it")),
     ]
 }

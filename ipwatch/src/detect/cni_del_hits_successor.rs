@@ -91,8 +91,8 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
         since: first.at,
         observed: now,
         impact: text!(
-            "The DEL of old sandbox {} took what the new sandbox {} of pod {} needs: the pod is unreachable, or its IP \
-             can be handed out again while it has it.",
+            "The DEL of old sandbox {} removed what the new sandbox {} of pod {} needs: the pod is unreachable, or \
+             its IP can be assigned again while the pod still has it.",
             value(old),
             value(new),
             value(&name)
@@ -112,7 +112,7 @@ fn remediation(
 ) -> Vec<Step> {
     // Not the uid of the DEL, which is the old pod's.
     let uid = told.and_then(|pod| pod.uid.as_deref());
-    let what = text!("Remove the old sandbox, else its DEL is repeated");
+    let what = text!("Remove the old sandbox; otherwise its DEL is run again");
     let old = match evidence::runtime_of(map, &del.old) {
         Some(runtime) if evidence::crictl_asks(runtime) => {
             let remove = Command::new("crictl").own("rmp").value(&del.old);
@@ -128,13 +128,15 @@ fn remediation(
             Command::new("ipwatch").owns(&["explain", "mount-leak-blocks-removal"]),
         ),
         kubernetes::delete_pod(
-            text!("Then delete the pod, if it is still this one: its controller makes another"),
+            text!(
+                "Then delete the pod, if it is still this one: its controller creates another one"
+            ),
             is_found,
             [&del.pod.namespace, &del.pod.name],
             uid,
         ),
         Step::never(&text!(
-            "restart kubelet, it repeats the DEL of every sandbox that is not removed"
+            "restart kubelet; it runs DEL again for every sandbox that is not removed"
         )),
     ]
 }
@@ -169,14 +171,14 @@ fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (By<'a>, String) {
     match what {
         LostWhat::Reservation { ip, store, key } => {
             let (by, key) = (said(store), said(key));
-            (By::Named(store), format!("{by} let go of {ip} of sandbox {sandbox}: {key}"))
+            (By::Named(store), format!("{by} released {ip} of sandbox {sandbox}: {key}"))
         }
         LostWhat::Address { ip, by, .. } => {
-            (By::Netlink, format!("{ip} of sandbox {sandbox} went: {by}"))
+            (By::Netlink, format!("{ip} of sandbox {sandbox} was removed: {by}"))
         }
         LostWhat::Endpoint { store, key, .. } => {
             let (by, key) = (said(store), said(key));
-            (By::Named(store), format!("{by} let go of {ENDPOINT} of sandbox {sandbox}: {key}"))
+            (By::Named(store), format!("{by} released {ENDPOINT} of sandbox {sandbox}: {key}"))
         }
     }
 }
@@ -185,7 +187,7 @@ fn words_of<'a>(what: &'a LostWhat, sandbox: &str) -> (By<'a>, String) {
 /// quoted form.
 fn is_still_lost(map: &NodeMap, item: &Evidence, successor: &str, netns: Option<NetnsId>) -> bool {
     let Some((what, rest)) = item.text.split_once(" of sandbox ") else { return false };
-    let lost = match (what.strip_prefix(&format!("{} let go of ", said(&item.source))), netns) {
+    let lost = match (what.strip_prefix(&format!("{} released ", said(&item.source))), netns) {
         (Some(ENDPOINT), _) => rest.split_once(": ").map(|(_, key)| {
             let (store, key) = (item.source.clone(), key.to_owned());
             LostWhat::Endpoint { ip: None, store, key }

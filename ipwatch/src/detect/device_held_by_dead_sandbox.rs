@@ -79,8 +79,8 @@ fn candidate(
         severity: Severity::Warning,
         evidence: proof.done(),
         impact: text!(
-            "{} is in what is left of {}: no other pod can be given it, and it does not come back to the node before \
-             that netns ends.",
+            "{} is still in the netns that {} left behind: no other pod can get it, and it returns to the node only \
+             when that netns ends.",
             device,
             whose
         ),
@@ -98,16 +98,17 @@ fn remediation(netns: &Netns, link: &Link, is_found: Command) -> Vec<Step> {
     let mut steps = Vec::new();
     if let Some(inode) = netns.names.inode {
         steps.push(Step::look(
-            text!("Free the netns first. What holds it"),
+            text!("Free the netns first. This shows what holds it"),
             Command::new("ipwatch").owns(&["query", "netns"]).number(inode).owns(&["-o", "tree"]),
         ));
     }
-    let what = text!("To take the device out at once; it comes back down and without addresses");
+    let what =
+        text!("To move the device to the node at once; it arrives down and without addresses");
     match out(netns, link) {
         Some(out) => steps.push(Step::change(what, is_found.and(out))),
         None => steps.push(Step::advice(what.then(&Text::own(
-            ": it has to be moved to the node from within that netns, only while this finding is open and the device \
-             there is still this one (ip -d link show says so)",
+            ": move it to the node from within that netns, only while this finding is open and the device there is \
+             still this one (compare it with ip -d link show)",
         )))),
     }
     steps

@@ -53,14 +53,14 @@ fn of_pod(map: &NodeMap, missing: &MissingEndpoint<'_>) -> Option<Candidate> {
     let name = format!("{}/{}", pod.namespace, pod.name);
     let impact = if in_api {
         text!(
-            "Calico's annotations of pod {} do not say what its sandbox has: a DEL has run for it, or another \
-             sandbox's ADD. Its IP can be handed out again while it has it.",
+            "Calico's annotations of pod {} do not name the IP of its sandbox: a DEL was run for it, or another \
+             sandbox's ADD. Its IP can be assigned again while the pod still has it.",
             value(&name)
         )
     } else {
         text!(
-            "Calico does not know pod {} any more: its agent takes {} for nobody's and removes its route and its \
-             rules, so that the pod is unreachable.",
+            "Calico no longer knows pod {}: its agent treats {} as unused and removes its route and its rules, so \
+             the pod becomes unreachable.",
             value(&name),
             value(&missing.device.name)
         )
@@ -95,19 +95,25 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
     let name = said(&format!("{}/{}", pod.namespace, pod.name));
     let mut proof = Proof::new(map);
     if let Some((was, went)) = missing.lost {
-        let text =
-            format!("the endpoint of {name} went: {}{}", said(&was.endpoint.key), container(was));
+        let text = format!(
+            "the endpoint of {name} was removed: {}{}",
+            said(&was.endpoint.key),
+            container(was)
+        );
         proof.tell(By::Named(store), *went, text);
     }
     let text = match missing.other {
         Some(other) => {
             let key = said(&other.endpoint.key);
-            format!("the endpoint of {name} is another's: {key}{}", container(other))
+            format!(
+                "the endpoint of {name} belongs to another container: {key}{}",
+                container(other)
+            )
         }
         None if is_in_api(missing) => {
             format!("pods/{name} has no Calico address in its annotations")
         }
-        None => format!("it was told whole, and has no endpoint of {name}"),
+        None => format!("its complete list has no endpoint of {name}"),
     };
     proof.tell(By::Named(store), observed, text);
     proof.runtime(missing.sandbox);
@@ -115,7 +121,7 @@ fn evidence(map: &NodeMap, missing: &MissingEndpoint<'_>, observed: BootNs) -> V
         format!("{} leads to its netns, {}", said(&device.name), evidence::netns_text(netns));
     proof.tell(By::Netlink, observed, text);
     let ips = evidence::addresses(netns).join(", ");
-    proof.tell(By::Netlink, observed, format!("up there: {ips}"));
+    proof.tell(By::Netlink, observed, format!("up in it: {ips}"));
     let routes = netns.routable().next().map(|(key, _)| map.routes_to(key.local));
     for route in routes.into_iter().flatten() {
         proof.tell(By::Netlink, observed, route);
@@ -140,19 +146,22 @@ fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, is_found: Comma
         Step::look(text!("See what Calico has"), calicoctl_get(namespace)),
         Step::look(
             text!(
-                "First see that old sandboxes of this pod are removed, else their DEL is repeated. Remove one only while \
-                 this says NotReady, never the one that is Ready (ipwatch explain endpoint-missing has the command)"
+                "First make sure that old sandboxes of this pod are removed; otherwise their DEL is run again. \
+                 Remove one only while this shows it as NotReady, never the one that is Ready (ipwatch explain \
+                 endpoint-missing has the command)"
             ),
             Command::new("crictl").own("pods").word("--name={}", &[value(pod)]),
         ),
         kubernetes::delete_pod(
-            text!("Then delete the pod, if it is still this one: its controller makes another"),
+            text!(
+                "Then delete the pod, if it is still this one: its controller creates another one"
+            ),
             is_found,
             [namespace, pod],
             uid,
         ),
         Step::never(&text!(
-            "restart calico-node, it makes no endpoint and removes the route if it is still there"
+            "restart calico-node; it creates no endpoint, and removes the route if it is still there"
         )),
     ]
 }
@@ -190,7 +199,7 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         }
     }
     let device = endpoint.device.as_deref().map_or_else(|| "of it".to_owned(), said);
-    proof.tell(By::Netlink, observed, format!("no netns of it, and no device {device}"));
+    proof.tell(By::Netlink, observed, format!("its netns is gone, and so is device {device}"));
     let (container, pod) = map.sandbox_told(stale.container).unwrap_or_default();
     Some(Candidate {
         code: Code::EndpointMissing,
@@ -216,15 +225,16 @@ fn of_endpoint(map: &NodeMap, stale: &StaleEndpoint<'_>) -> Option<Candidate> {
         since: stale.from.min(observed),
         observed,
         impact: text!(
-            "Calico keeps an endpoint for pod {}, of which nothing is left on this node. Policies go on counting its IP.",
+            "Calico still has an endpoint for pod {}, of which nothing is left on this node. Network policies still \
+             include its IP.",
             value(&name)
         ),
         remediation: vec![
             evidence::ask_runtime(map, stale.container),
-            Step::look(text!("See what Calico has of it"), calicoctl_get(&endpoint.namespace)),
+            Step::look(text!("See what Calico has for it"), calicoctl_get(&endpoint.namespace)),
             Step::advice(text!(
-                "Delete that one endpoint only while both say so: ipwatch explain endpoint-missing has the command, which \
-                 checks the container's id first."
+                "Delete that one endpoint only if the container is gone and Calico still has the endpoint: ipwatch \
+                 explain endpoint-missing has the command, which checks the container's id first."
             )),
         ],
         caused_by: None,

@@ -78,7 +78,7 @@ impl<'a> Proof<'a> {
             Some(gone) => self.tell(
                 By::Named(&sandbox.runtime),
                 gone,
-                format!("sandbox {id}{attempt} is not there any more; last it was {word}"),
+                format!("sandbox {id}{attempt} no longer exists; it was last {word}"),
             ),
             None if entry.dead.is_some() => {
                 self.tell(
@@ -269,8 +269,8 @@ pub(super) fn ask_runtime(map: &NodeMap, id: &str) -> Step {
             value(runtime)
         )),
         None => Step::advice(text!(
-            "Ask the runtime that made container {} for it, with that runtime's own client: it must not know it. crictl \
-             asks CRI runtimes alone, and says not found to all others.",
+            "Ask the runtime that created container {} for it, with that runtime's own client: it must not know it. \
+             crictl asks CRI runtimes only, and says not found for all others.",
             value(id)
         )),
     }
@@ -340,7 +340,7 @@ pub(super) fn reserved_for(entry: &ReservationEntry) -> Text {
         (Some(pod), Some(id)) => text!("pod {} (container {})", value(pod), value(short(id))),
         (Some(pod), None) => text!("pod {}", value(pod)),
         (None, Some(id)) => text!("container {}", value(short(id))),
-        (None, None) => text!("nobody by name"),
+        (None, None) => text!("an unnamed owner"),
     }
 }
 

@@ -145,8 +145,8 @@ fn remediation(map: &NodeMap, pod: &Netns, ifindex: u32, own: Option<IpAddr>) ->
         steps.push(Step::look(text!("With Calico the node must have this route"), route));
     }
     steps.push(Step::advice(text!(
-        "If the node's end of the pair or its route is gone, the CNI removed it. Delete the pod only while that is still \
-         so; its controller makes another."
+        "If the node's end of the pair or its route is gone, the CNI removed it. Delete the pod only while it is \
+         still gone; its controller creates another one."
     )));
     steps
 }

@@ -39,14 +39,14 @@ fn candidate(
         proof.tell(
             By::Named(store),
             release.at,
-            format!("{} let go of it before, reserved for {old}", said(store)),
+            format!("{} released it before, reserved for {old}", said(store)),
         );
     }
     let id = entry.container_id.as_deref().unwrap_or_default();
     for call in map.running_calls().filter(|call| call.call.container_id.as_deref() == Some(id)) {
         let plugin = said(call.call.plugin.rsplit('/').next().unwrap_or_default());
         let (command, id) = (call.call.command.as_str(), said(evidence::short(id)));
-        let text = format!("{plugin} {command} is under way for {id}");
+        let text = format!("{plugin} {command} is running for {id}");
         proof.tell(By::Probe, call.began, text);
     }
     proof.holder(holder, now);
@@ -63,11 +63,8 @@ fn candidate(
     subject.network = Some(entry.network.to_string());
     let whose =
         evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
-    let so_far = if second.is_some() {
-        "Both have it now"
-    } else {
-        "As soon as it is configured both have it"
-    };
+    let so_far =
+        if second.is_some() { "Both have it now" } else { "Once it is configured, both have it" };
     let key = format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity);
     let is_found = evidence::is_found(Code::IpConflictImminent, &key);
     Some(Candidate {
@@ -79,8 +76,8 @@ fn candidate(
         since: entry.first_seen,
         observed: now,
         impact: text!(
-            "{} was given to {} while {} has it. {}: traffic to either reaches one of them at random, or the new one \
-             fails with \"address already in use\".",
+            "{} was assigned to {} while {} still has it. {}: traffic to either reaches one of them at random, or \
+             the new one fails with \"address already in use\".",
             ip,
             &new,
             whose,
@@ -97,7 +94,7 @@ fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> V
     let node = map.boot().map_or("", |boot| &*boot.node);
     let still = || is_found.clone();
     let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node, still())];
-    let away = text!("Move the new pod away, if it is still this one");
+    let away = text!("End the new pod, if it is still this one");
     let told = entry.container_id.as_deref().and_then(|id| map.sandbox_told(id)?.1);
     if let Some(pod) = &entry.pod {
         let uid = pod.uid.clone().or_else(|| told?.uid);
@@ -111,11 +108,11 @@ fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> V
         });
     }
     steps.push(Step::look(
-        text!("End what held {} before; its own finding says how", entry.ip),
+        text!("End what held {} before; a finding of its own says how", entry.ip),
         Command::new("ipwatch").owns(&["query", "ip"]).ip(entry.ip).owns(&["-o", "tree"]),
     ));
     steps.push(Step::never(&text!(
-        "delete the reservation, the pod after next would get the IP as well"
+        "delete the reservation; a third pod would then get the IP as well"
     )));
     steps
 }

@@ -11,9 +11,9 @@ use std::net::IpAddr;
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
-use crate::fact::BootNs;
+use crate::fact::{BootNs, Holder as Held};
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{Duplicate, Kinds, Meeting, Netns, NodeMap, Thresholds};
+use crate::map::{Duplicate, Holding, Kinds, Meeting, Netns, NodeMap, Thresholds};
 use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
 
 /// Number of holders, and of items of evidence, from which on those of further holders are not added.
@@ -85,11 +85,10 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     let (link, shared) = (meeting(map, one.meeting), whose(&old, first));
     let mut proof = Proof::new(map);
     for (holding, netns, who) in [(one.first, first, &old), (one.second, second, &new)] {
-        let device =
-            netns.link(holding.at.ifindex).map_or("a device".to_owned(), |link| said(&link.name));
         let came =
             if holding.seen_to_come { "came up" } else { "was up already when it was first read" };
-        let text = format!("{ip} {came} on {device} of {}", whose(who, netns));
+        let text =
+            format!("{ip} {came} on {} of {}", device(map, netns, &holding), side(who, netns));
         proof.tell(By::Netlink, holding.since, text);
         proof.holder(netns, now);
         proof.calls_of(netns);
@@ -97,7 +96,8 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     proof.tell(By::Netlink, now, format!("they share {link}"));
     let witnessed = map.has_witness_of(first, ip) || map.has_witness_of(second, ip);
     if !witnessed {
-        let text = "neither is the node's, a container's that a runtime knows, or reserved in a store: no pod is affected";
+        let text = "neither belongs to the node, to a container that a runtime knows, or to a reservation in a \
+                    store: no pod is affected";
         proof.tell(By::Runtime, now, text);
     }
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
@@ -121,7 +121,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
             order,
             link
         ),
-        remediation: remediation(map, one, &new, [first, second], witnessed, &is_found),
+        remediation: remediation(map, one, &new, [first, second], witnessed, &is_found, now),
         caused_by: None,
         // If probes report addresses, one that only a dump reported existed before.
         preexisting: !one.first.seen_to_come && !one.second.seen_to_come && map.sight().addresses,
@@ -134,17 +134,43 @@ fn subject(map: &NodeMap, netns: &Netns, ip: IpAddr) -> Subject {
 }
 
 fn whose(subject: &Subject, netns: &Netns) -> Text {
-    let otherwise = if netns.host { text!("the host") } else { evidence::netns_text(netns) };
-    evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), otherwise)
+    evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), place(netns))
+}
+
+/// Who has the IP, and in which netns.
+fn side(subject: &Subject, netns: &Netns) -> Text {
+    let (who, place) = (whose(subject, netns), place(netns));
+    if who == place { who } else { text!("{}, {}", who, place) }
+}
+
+/// A netns by its path on the node, if it is mounted there. Paths in other mount namespaces are chosen by strangers.
+fn place(netns: &Netns) -> Text {
+    if netns.host {
+        return text!("the host");
+    }
+    let paths = netns.holders().filter_map(|holder| match holder {
+        Held::Mount { path, pid: 1, .. } => Some(path),
+        _ => None,
+    });
+    match paths.min_by_key(|path| path.len()) {
+        Some(path) => text!("netns {}", value(path)),
+        None => evidence::netns_text(netns),
+    }
+}
+
+/// The device that has the IP, its MAC, and the other end of its pair.
+fn device(map: &NodeMap, netns: &Netns, holding: &Holding) -> String {
+    let name = evidence::device_said(netns, holding.at.ifindex);
+    let mac = netns.link(holding.at.ifindex).and_then(|link| link.mac);
+    let port = map.other_end(netns.id, holding.at.ifindex);
+    let port = port.map(|end| format!("port {}", said(&end.name)));
+    let parts: Vec<String> = mac.map(|mac| format!("MAC {mac}")).into_iter().chain(port).collect();
+    if parts.is_empty() { name } else { format!("{name} ({})", parts.join(", ")) }
 }
 
 /// What the two share, as text.
 fn meeting(map: &NodeMap, meeting: Meeting) -> Text {
-    let place = |id| match map.netns(id) {
-        Some(netns) if netns.host => text!("the host"),
-        Some(netns) => evidence::netns_text(netns),
-        None => text!("a netns"),
-    };
+    let place = |id| map.netns(id).map_or_else(|| text!("a netns"), place);
     match meeting {
         Meeting::Router(netns) => text!("the router that is {}", place(netns)),
         Meeting::Link(at) => {
@@ -164,6 +190,7 @@ fn remediation(
     both: [&Netns; 2],
     witnessed: bool,
     is_found: &Command,
+    now: BootNs,
 ) -> Vec<Step> {
     let ip = one.ip;
     let node = map.boot().map_or("", |boot| &*boot.node);
@@ -171,7 +198,7 @@ fn remediation(
     // Two untrusted netns are no reason to cordon a node.
     let mut steps: Vec<Step> = witnessed.then(cordon).into_iter().collect();
     steps.extend([
-        if one.is_ordered() { move_away(map, new, both, is_found) } else { find_the_newer() },
+        if one.is_ordered() { move_away(map, new, both, is_found, now) } else { find_the_newer() },
         Step::look(
             text!("See both and what they share"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
@@ -184,7 +211,7 @@ fn remediation(
             "If both have it on purpose (anycast, a VIP): [addresses] shared = [\"{}\"] in ipwatch.toml.",
             ip
         )),
-        Step::never(&text!("remove the address from one of them: IPAM still has it reserved there")),
+        Step::never(&text!("remove the address from one of them; IPAM still has it reserved for that one")),
     ]);
     steps
 }
@@ -202,8 +229,9 @@ fn move_away(
     new: &Subject,
     [first, second]: [&Netns; 2],
     is_found: &Command,
+    now: BootNs,
 ) -> Step {
-    let what = text!("Move the newer one away, if it is still this one");
+    let what = text!("End the newer one, if it is still this one");
     let pod =
         new.pod.as_ref().and_then(|pod| Some((pod, pod.namespace.as_ref()?, pod.name.as_ref()?)));
     if let Some((pod, namespace, name)) = pod {
@@ -219,7 +247,18 @@ fn move_away(
             Step::change(what, is_found.clone().and(old).and(new).and(stop))
         }
         _ => Step::advice(text!(
-            "End the newer one, or give it another IP, only while both still have this one."
+            "End the newer one ({}), or give it another IP, only while both still have this one.",
+            newcomer(map, new, second, now)
         )),
+    }
+}
+
+/// The newer holder, and the first process in its netns.
+fn newcomer(map: &NodeMap, new: &Subject, netns: &Netns, now: BootNs) -> Text {
+    let holders = map.resident_views(netns.id, now);
+    let process = holders.iter().find_map(|holder| holder.pid.zip(holder.comm.as_deref()));
+    match process.filter(|_| !netns.host) {
+        Some((pid, comm)) => text!("{}, pid {} {}", side(new, netns), pid, value(comm)),
+        None => side(new, netns),
     }
 }

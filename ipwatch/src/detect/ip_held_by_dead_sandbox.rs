@@ -79,12 +79,13 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
         severity: Severity::Warning,
         evidence: evidence(map, netns, &verdict, &pids),
         impact: text!(
-            "{} stays up in what is left of {}, though {}. When the IPAM frees it, the next pod that is given {} shares it.",
+            "{} is still up in the netns of {}, although {}. Once IPAM frees it, the next pod that is assigned {} \
+             shares it.",
             ip,
             whose,
             match verdict.entry {
-                Some(_) => "its runtime takes it for dead",
-                None => "every runtime that can have made it denies it",
+                Some(_) => "its runtime reports it as dead",
+                None => "no runtime that could have created it has it",
             },
             ip
         ),
@@ -150,7 +151,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
     match map.verdict_on(sandbox) {
         // A container that was started again and stopped on purpose is not removed with its data.
         SandboxVerdict::Dead(entry) if entry.sandbox.runtime == "docker" => {
-            let what = text!("Let docker clean up (a container that runs is refused)");
+            let what = text!("Let docker clean up (it refuses to remove a running container)");
             let remove = Command::new("docker").own("rm").value(sandbox);
             steps.push(match evidence::still(map, netns) {
                 Some(still) => Step::change(what, is_found.clone().and(still).and(remove)),
@@ -161,7 +162,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
             let what = text!("Let the runtime clean up");
             steps.push(evidence::remove_sandbox(map, what, is_found.clone(), sandbox));
             steps.push(Step::advice(text!(
-                "If that hangs, a process in it does: ipwatch scan names it, and what it waits for."
+                "If that hangs, a process in the sandbox hangs: ipwatch scan names it and what it waits for."
             )));
         }
         // Nothing else ends them. SIGTERM does nothing to the init of a pid namespace that has no handler for it
@@ -181,7 +182,7 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
 fn end(task: &TaskEntry, is_found: &Command) -> Step {
     let kill = Command::new("kill").own("-9").number(task.key.pid);
     let what = text!(
-        "End what is left of it, for nobody watches over it: pid {} ({})",
+        "Kill what is left of it, since no runtime manages it: pid {} ({})",
         task.key.pid,
         value(&task.comm)
     );
@@ -190,7 +191,7 @@ fn end(task: &TaskEntry, is_found: &Command) -> Step {
 
 /// Through the file that froze it, while it is still frozen, and only while this very process exists.
 fn thaw(task: &TaskEntry) -> Step {
-    let what = text!("Thaw its cgroup, so that what was killed can end");
+    let what = text!("Thaw its cgroup, so that the killed processes can exit");
     let Some(file) = task.look.as_ref().and_then(|entry| entry.look.frozen_by.as_deref()) else {
         return Step::advice(what.then(&text!(
             ": 0 into its cgroup.freeze, or on cgroup v1 THAWED into its freezer.state."

@@ -53,12 +53,12 @@ fn candidate(map: &NodeMap, now: BootNs, deleted: &DeletedPod<'_>) -> Option<Can
         severity: Severity::Warning,
         evidence: evidence(map, deleted, said, &pids),
         impact: text!(
-            "{} stays up in what is left of {}, which {}. An IPAM that goes by the API server frees it, and the next \
-             pod that is given {} shares it.",
+            "{} is still up in the netns of {}, which {}. An IPAM plugin that follows the API server frees it, and \
+             the next pod that is assigned {} shares it.",
             ip,
             whose,
             if map.kubelet_tells() {
-                "the kubelet is not to run any more"
+                "the kubelet should no longer run"
             } else {
                 "the API server has deleted"
             },
@@ -105,10 +105,10 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
         // An API server reports the deletion first, also a forced one (1.20). This is also the last report of the
         // kubelet's own deletion, after the pod has ended.
         (Some(date), Some(0)) => {
-            format!(", to be gone by {date} without any grace: as a rule a forced deletion")
+            format!(", due by {date} without a grace period: usually a forced deletion")
         }
-        (Some(date), _) => format!("; it was to be gone by {date}"),
-        (None, _) => ", which it was never asked to end: a forced deletion".to_owned(),
+        (Some(date), _) => format!("; it was due to end by {date}"),
+        (None, _) => ", without having been asked to terminate: a forced deletion".to_owned(),
     };
     let phase =
         pod.phase.as_ref().map(|phase| format!(", {} before", said(phase))).unwrap_or_default();
@@ -120,23 +120,23 @@ fn verdict(deleted: &DeletedPod<'_>) -> String {
 fn kubelets_verdict(deleted: &DeletedPod<'_>) -> String {
     let Some(entry) = deleted.entry else {
         let uid = deleted.sandbox.sandbox.pod.as_ref().and_then(|pod| pod.uid.as_deref());
-        return format!("it is to run no pod with uid {}", said(uid.unwrap_or_default()));
+        return format!("it should run no pod with uid {}", said(uid.unwrap_or_default()));
     };
     let pod = &entry.pod;
     let phase =
         pod.phase.as_ref().map(|phase| format!(", {} before", said(phase))).unwrap_or_default();
     let date = pod.deletion.and_then(evidence::date);
-    let date = date.map(|date| format!("; it was to be gone by {date}")).unwrap_or_default();
+    let date = date.map(|date| format!("; it was due to end by {date}")).unwrap_or_default();
     let name = said(&format!("{}/{}", pod.namespace, pod.name));
     let name = format!("{name} (uid {})", said(&pod.uid));
-    format!("pod {name} is none of those any more that it is to run{phase}{date}")
+    format!("pod {name} is no longer among the pods that it should run{phase}{date}")
 }
 
 fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, is_found: &Command) -> Vec<Step> {
     let node = map.boot().map_or("", |boot| &*boot.node);
     let what_first = text!("Start no new pod here, it may be given this IP");
     let id = &*deleted.sandbox.sandbox.id;
-    let what = text!("If it is not, end what is left of the pod as the kubelet would");
+    let what = text!("If it does not, end what is left of the pod as the kubelet would");
     let clean = match (&*deleted.sandbox.sandbox.runtime, evidence::still(map, deleted.netns)) {
         // A container of Docker's may be started again.
         ("docker", Some(still)) => {
@@ -150,16 +150,16 @@ fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, is_found: &Command) -> V
     vec![
         remedy::cordon(what_first, node, is_found.clone()),
         Step::look(
-            text!("See whether the kubelet is still at it, and what it waits for"),
+            text!("See whether the kubelet still tries, and what it waits for"),
             Command::new("journalctl").owns(&log),
         ),
         clean,
         Step::look(
-            text!("If that hangs, a process in it does. This names it, and what it waits for"),
+            text!("If that hangs, a process in the pod hangs. This names it and what it waits for"),
             Command::new("ipwatch").own("scan"),
         ),
         Step::never(&text!(
-            "delete the reservation of this IP, or restart the IPAM's agent, while it is up"
+            "delete the reservation of this IP or restart the IPAM agent while the IP is up"
         )),
     ]
 }

@@ -283,8 +283,8 @@ fn look_text(task: &TaskEntry, entry: &LookEntry) -> String {
         look.unanswered.as_ref().map(|one| (at.since(one.since) / 1_000_000_000, &one.file));
     if let Some((seconds, file)) = silent.filter(|_| look.is_blank()) {
         return format!(
-            "{}: its state is unknown, {} has not answered for {seconds} s. Nothing is known of its end, so it still \
-             holds the network namespace",
+            "{}: its state is unknown, {} has not answered for {seconds} s. Its end was not observed, so it counts \
+             as holding the network namespace",
             who(task),
             said(file)
         );
@@ -322,7 +322,7 @@ fn slow(
     let owner = evidence::owner(pod, container, text!("the process"));
     let why = limit.map(|limit| text!(", throttled to {} CPU", Part::Plain(limit)));
     text!(
-        "{} stays up until {} has exited, which takes long but goes on{}.",
+        "{} stays up until {} has exited, which is slow but makes progress{}.",
         ip,
         owner,
         why.unwrap_or_default()
@@ -350,13 +350,13 @@ fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, is_found: Comma
     let first = threads.first().map(|(task, _)| (&task.key, Cause::Other));
     if known.is_none() && threads.iter().any(|(_, entry)| entry.look.unanswered.is_some()) {
         steps.push(blocked_tasks(text!(
-            "Do not read its files under /proc, ps does and hangs too. The kernel log then lists the tasks that are \
-             blocked, with what each waits for"
+            "Do not read its files under /proc: ps does, and hangs too. This lists the blocked tasks in the kernel \
+             log, with what each waits for"
         )));
     } else {
         steps.extend(known.or(first).into_iter().flat_map(|(key, cause)| cause.way_out(key)));
     }
-    steps.push(Step::never(&text!("kill -9, it is pending already or comes too late")));
-    steps.push(Step::never(&text!("force-delete the pod, that frees its IP for the next one")));
+    steps.push(Step::never(&text!("kill -9; it is pending already or comes too late")));
+    steps.push(Step::never(&text!("force-delete the pod; that frees its IP for the next one")));
     steps
 }

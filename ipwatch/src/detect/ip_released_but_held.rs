@@ -30,12 +30,12 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
             proof.tell(
                 By::Named(store),
                 release.at,
-                format!("{} let go of {ip}, reserved for {whose}: {key}", said(store)),
+                format!("{} released {ip}, which was reserved for {whose}: {key}", said(store)),
             );
         }
         _ => {
             let text = format!(
-                "{} has no reservation of {ip} in network {}, whose range it is of",
+                "{} has no reservation of {ip} in network {}, whose range contains it",
                 said(store),
                 said(network)
             );
@@ -88,12 +88,15 @@ fn remediation(node: &str, store: &str, ip: std::net::IpAddr, is_found: Command)
     vec![
         remedy::cordon(text!("Start no new pod here, it may be given this IP"), node, is_found),
         Step::look(
-            text!("End what holds it; its own finding says how. This names it"),
+            text!("End what holds it. This names it, and a finding of its own says how"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),
         ),
-        Step::look(text!("Then see that it is free"), Command::new("ipwatch").own("check").ip(ip)),
+        Step::look(
+            text!("Then check that it is free"),
+            Command::new("ipwatch").own("check").ip(ip),
+        ),
         Step::never(&text!(
-            "restart {} or its agent, that frees nothing in the kernel",
+            "restart {} or its agent; that frees nothing in the kernel",
             value(store)
         )),
     ]

@@ -59,7 +59,7 @@ fn candidate(
         proof.tell(
             By::Named(store),
             now,
-            format!("as in the last minutes, nothing is left in {minutes} min"),
+            format!("at the rate of the last minutes, none is left in {minutes} min"),
         );
     }
     for other in others.iter().take(NAMED) {
@@ -217,14 +217,13 @@ fn remediation(
     if leaked == 0 && entry.is_of_the_cluster() {
         steps.push(Step::look(
             text!(
-                "Leaks of other nodes are unknown here: for each allocation, is its pod still there, with this IP? \
-                 This compares them"
+                "Leaks on other nodes are unknown here. This compares each allocation with the pod that it is for"
             ),
             Command::new("ipwatch").owns(&["cluster", "scan"]),
         ));
         if entry.is_by_blocks() {
             steps.push(Step::look(
-                text!("See what Calico takes for leaked"),
+                text!("See what Calico considers leaked"),
                 calicoctl(&["ipam", "check", "--show-problem-ips"]),
             ));
             steps.push(Step::advice(text!(
@@ -241,11 +240,11 @@ fn remediation(
         ));
     } else {
         steps.push(Step::advice(text!(
-            "Nothing is leaked: run fewer pods here (kubelet's maxPods), or give the node a larger range."
+            "No leak is known: run fewer pods here (kubelet's maxPods), or give the node a larger range."
         )));
     }
     steps.push(Step::never(&text!(
-        "delete reservation files by a loop, most of them are of living pods"
+        "delete reservation files in a loop; most of them belong to running pods"
     )));
     steps
 }

@@ -95,16 +95,16 @@ fn nobodys(candidate: &mut Candidate, members: &[Member<'_>]) {
     let entry = first.leak.entry;
     candidate.severity = Severity::Info;
     candidate.impact = text!(
-        "{} {} reserved in {}, which no CNI configuration names any more: nobody hands out from it, and no pod misses \
-         {}.",
+        "{} {} reserved in {}, which no CNI configuration names any more: nobody assigns IPs from it, and no pod \
+         needs {}.",
         if rest.is_empty() { text!("{}", entry.ip) } else { evidence::count(members.len(), "IP") },
         if rest.is_empty() { "is" } else { "are" },
         value(&entry.network),
         if rest.is_empty() { "the IP" } else { "them" }
     );
     candidate.remediation.push(Step::advice(text!(
-        "Remove its directory with all its reservations only while no CNI configuration of the node names the network and \
-         no container has an IP of it: {}",
+        "Remove its directory with all its reservations only while no CNI configuration of the node names the \
+         network and no container has an IP from it: {}",
         value(entry.key.rsplit_once('/').map_or(&*entry.key, |(directory, _)| directory))
     )));
 }
@@ -211,7 +211,7 @@ fn evidence(map: &NodeMap, members: &[Member<'_>]) -> Vec<crate::finding::Eviden
     }
     let more = members.len().saturating_sub(PROVEN);
     if more > 0 {
-        let text = format!("and {more} more, of which each of these is true");
+        let text = format!("and {more} more, for which the same is true");
         all.tell(By::Named(&members[0].leak.entry.store), members[0].observed, text);
     }
     all.done()
@@ -243,7 +243,7 @@ fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
             proof.tell(By::Runtime, *observed, text);
         }
         SandboxVerdict::NobodyToAsk => {
-            proof.tell(By::Runtime, *observed, "no runtime is there to ask");
+            proof.tell(By::Runtime, *observed, "there is no runtime to ask");
         }
         _ => {}
     }
@@ -259,7 +259,11 @@ fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
         }
         LeakCause::DelNeverCalled => {
             let since = map.calls_seen_over(entry.first_seen, leak.from).unwrap_or_default();
-            proof.tell(By::Probe, since, "DEL was never run for it: every run was seen since then");
+            proof.tell(
+                By::Probe,
+                since,
+                "DEL was never run for it: every run since then was observed",
+            );
         }
         LeakCause::DelFailed | LeakCause::Unknown => {}
     }
@@ -316,8 +320,8 @@ fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize)
         steps.push(Step::advice(text!("{} more are listed as these are freed.", omitted)));
     }
     steps.push(Step::never(&text!(
-        "run one of the loops that ask docker ps for the last word of each file: it is eth0, and they delete the \
-         reservations of living pods"
+        "run a script that looks up the last word of each file in docker ps; that word is eth0, so it deletes the \
+         reservations of running pods"
     )));
     steps
 }

@@ -31,9 +31,12 @@ fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
         format!("{}: {}", said(&file.path), said(&file.reason)),
     );
     let impact = match &file.effect {
-        Some(effect) => text!("The file {} says nothing: {}.", value(&file.path), value(effect)),
+        Some(effect) => text!("The file {} cannot be used: {}.", value(&file.path), value(effect)),
         None => {
-            text!("The file {} says nothing: which IPs it reserves is unknown.", value(&file.path))
+            text!(
+                "The file {} cannot be used: which IPs it reserves is unknown.",
+                value(&file.path)
+            )
         }
     };
     Candidate {
@@ -66,8 +69,8 @@ fn remediation(file: &Unreadable) -> Vec<Step> {
             match name.parse::<IpAddr>() {
                 Ok(ip) => steps.extend(reserved(file, ip)),
                 Err(_) => steps.push(Step::advice(text!(
-                    "Put it right, or have it written anew by what wrote it (the network's DaemonSet, flanneld, your \
-                     configuration management)."
+                    "Fix it, or let its owner write it again (the network's DaemonSet, flanneld, your configuration \
+                     management)."
                 ))),
             }
             return steps;
@@ -84,13 +87,13 @@ fn remediation(file: &Unreadable) -> Vec<Step> {
         other => text!("{}", value(other)),
     };
     steps.push(Step::advice(text!(
-        "Ask its owner, which has it in memory and writes it anew: the log of {}; where that says that it cannot read \
-         it, drain the node, restart {}, and restore the file where it still does not start.",
+        "Read the log of {}, which has the content in memory and writes the file again. If it says that it cannot \
+         read the file, drain the node and restart {}. If that still does not start, restore the file.",
         &agent,
         &agent
     )));
     steps.push(Step::never(&text!(
-        "remove or edit {} while pods run here, it is all that {} knows",
+        "remove or edit {} while pods run here; it is all that {} knows",
         value(path),
         agent
     )));
@@ -106,7 +109,8 @@ fn begin(path: &str) -> Command {
 /// missed.
 fn cached(file: &Unreadable) -> Vec<Step> {
     let wait = text!(
-        "Wait until its pod is to go and DEL fails on it (crictl pods must not say Ready for the container in its name)"
+        "Wait until its pod is deleted and DEL fails because of it (crictl pods must not say Ready for the container \
+         in its name)"
     );
     let step = if file.reason.contains("empty") {
         let remove = Command::new("sh").owns(&["-c", host_local::FREE_EMPTY, "sh"]);
@@ -121,7 +125,7 @@ fn cached(file: &Unreadable) -> Vec<Step> {
             wait.then(&text!(", then move that one file away, so that DEL can run without it.")),
         )
     };
-    let never = text!("remove the whole directory, the others are of living pods");
+    let never = text!("remove the whole directory; the other files belong to running pods");
     vec![step, Step::never(&never)]
 }
 
@@ -131,9 +135,9 @@ fn reserved(file: &Unreadable, ip: IpAddr) -> Vec<Step> {
     let free = host_local::free_empty(&file.path).filter(|_| file.reason.contains("empty"));
     let Some(free) = free else {
         return vec![
-            Step::look(text!("Find out whose it is, it may be a living pod's"), ask),
+            Step::look(text!("Find out who has the IP: it may be a running pod"), ask),
             Step::never(&text!(
-                "remove {} while anybody has {}, the next ADD hands it out again",
+                "remove {} while anybody has {}; the next ADD would assign it again",
                 value(&file.path),
                 ip
             )),
@@ -142,7 +146,7 @@ fn reserved(file: &Unreadable, ip: IpAddr) -> Vec<Step> {
     vec![
         Step::look(text!("Ask whether anybody has the IP: this must name nobody"), ask),
         Step::change(text!("Then free it under the plugin's own lock, if it is still empty"), free),
-        Step::never(&text!("remove the whole directory, the others are of living pods")),
+        Step::never(&text!("remove the whole directory; the other files belong to running pods")),
     ]
 }
 

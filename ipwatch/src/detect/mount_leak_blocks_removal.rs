@@ -148,10 +148,11 @@ fn remediation(mounts: &[&Leftover], agent: Option<&Text>, id: &str) -> Vec<Step
         steps.push(Step::advice(text!("Or restart {}: its mounts go with it.", agent)));
     }
     steps.push(Step::advice(text!(
-        "For good: give that agent's volume mountPropagation: HostToContainer, so that it sees what the node unmounts."
+        "Permanently: set mountPropagation: HostToContainer on that agent's volume, so that it sees what the node \
+         unmounts."
     )));
     steps.push(Step::never(&text!(
-        "remove the directory by hand, the mount behind it may be somebody's data"
+        "remove the directory by hand; what is mounted there may be somebody's data"
     )));
     steps
 }
@@ -169,7 +170,7 @@ fn unmount(found: &Leftover, id: &str) -> Step {
             guard::is_still_found_at(id, &mount.path).and(unmount),
         ),
         None => Step::advice(text!(
-            "Unmount {} in mnt:[{}], only while the container that it is of is dead.",
+            "Unmount {} in mnt:[{}], only while its container is dead.",
             value(&mount.path),
             mount.mount_ns
         )),

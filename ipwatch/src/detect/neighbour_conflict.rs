@@ -108,12 +108,12 @@ fn impact(conflict: &Conflict, names: Vec<Text>) -> Text {
     let ip = conflict.ip;
     match conflict.grounds {
         ConflictGrounds::Dad => text!(
-            "{} is not usable where duplicate address detection gave it up, until it is removed and added again.",
+            "{} cannot be used where duplicate address detection rejected it, until it is removed and added again.",
             ip
         ),
         _ => text!(
-            "Traffic to {} goes to {} by turns, as each neighbour last heard: connections break and requests reach the \
-             wrong one.",
+            "Traffic to {} goes to {} alternately, depending on whose answer a sender heard last: connections break \
+             and requests reach the wrong one.",
             ip,
             Text::join(names, " and ")
         ),
@@ -123,7 +123,7 @@ fn impact(conflict: &Conflict, names: Vec<Text>) -> Text {
 /// `device`: the node's own device that observed the conflict, if there is one.
 fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
     let mut steps = vec![Step::look(
-        text!("See both, and whose they are"),
+        text!("See both MACs, and who has them"),
         Command::new("ipwatch").owns(&["query", "neigh"]).ip(ip).owns(&["-o", "json"]),
     )];
     if let Some(device) = device.filter(|_| ip.is_ipv4()) {
@@ -132,9 +132,11 @@ fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
     }
     steps.push(Step::advice(text!(
         "Take the IP from one of them. Delete the pod that came later, only while both still answer for the IP; its \
-         controller makes another."
+         controller creates another one."
     )));
-    steps.push(Step::never(&text!("flush neighbour entries, the next answer brings it back")));
+    steps.push(Step::never(&text!(
+        "flush neighbour entries; the conflict is back with the next answer"
+    )));
     steps
 }
 
@@ -151,8 +153,12 @@ fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
             (By::Wire, side.requested, format!("{mac} asked as {ip} on {on}")),
             (By::Wire, side.announced, format!("{mac} announced {ip} on {on}")),
             (By::Neighbours, side.taken, format!("{on} took {mac} for {ip}")),
-            (By::Probe, side.lost, format!("{on} refused {mac}, which answered for {ip} too")),
-            (By::Probe, side.dad, format!("{mac} answered when {on} tried {ip} out")),
+            (By::Probe, side.lost, format!("{on} rejected {mac}, which answered for {ip} too")),
+            (
+                By::Probe,
+                side.dad,
+                format!("{mac} answered when {on} probed for {ip} (duplicate address detection)"),
+            ),
         ];
         for (source, at, text) in heard {
             if let Some(at) = at {
@@ -162,7 +168,7 @@ fn tell(map: &NodeMap, conflict: &Conflict, proof: &mut Proof<'_>) {
     }
     match conflict.grounds {
         ConflictGrounds::Dad => {
-            let text = format!("{ip} on {on} is dadfailed: another one on the link has it");
+            let text = format!("{ip} on {on} is dadfailed: another host on the link has it");
             proof.tell(By::Netlink, conflict.heard, text);
         }
         ConflictGrounds::InTurns => {

@@ -95,8 +95,8 @@ fn candidate(
         since: silence.since,
         observed: silence.changed,
         impact: text!(
-            "The node cannot reach {}, which {} has: {} asks for it and nobody answers. Its probes fail, and so does \
-             what comes from other nodes.",
+            "The node cannot reach {} of {}: nobody answers when {} asks for its MAC. Health checks fail, and so \
+             does traffic from other nodes.",
             ip,
             whose,
             value(&device)
@@ -109,7 +109,8 @@ fn candidate(
                 Command::new("ip").owns(&["-d", "link", "show", "dev"]).value(&device),
             ),
             Step::advice(text!(
-                "Delete the pod only if the pair's end in the pod is still down or gone; its controller makes another."
+                "Delete the pod only if the pair's end in the pod is still down or gone; its controller creates \
+                 another one."
             )),
         ],
         caused_by: None,

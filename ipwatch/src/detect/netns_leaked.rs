@@ -70,7 +70,7 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
                 whose
             ),
             None => text!(
-                "A netns that {} has left behind stays. No IP is up there: nobody is hurt.",
+                "A netns that {} has left behind still exists. No IP is up in it: no pod is affected.",
                 whose
             ),
         },
@@ -102,7 +102,7 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
             proof.tell(
                 By::Runtime,
                 searched,
-                format!("no runtime is there to ask for sandbox {id}"),
+                format!("there is no runtime to ask for sandbox {id}"),
             );
         }
         None => {}
@@ -112,8 +112,8 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
         proof.tell(By::Procfs, searched, format!("held by {}", holder_text(holder)));
     }
     if netns.held_by_kernel() {
-        let text = "no mount, fd or socket holds it: a reference within the kernel does, a TCP connection \
-                    that it still closes, or an fd in flight between two processes";
+        let text = "no mount, fd or socket holds it, but a reference inside the kernel does: a TCP connection that \
+                    is still being closed, or an fd in flight between two processes";
         proof.tell(By::Procfs, searched, text);
     }
     let ips = evidence::addresses(netns).join(", ");
@@ -155,7 +155,7 @@ fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
                 *fd
             )),
             Holder::Orphan { .. } => Step::advice(text!(
-                "Wait: the kernel gives the connection up by itself within minutes."
+                "Wait: the kernel drops the connection by itself within minutes."
             )),
         });
     }
@@ -172,7 +172,9 @@ fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
     let kept = ips.iter().find(|ip| map.reservations_of(**ip).next().is_some());
     steps.push(match kept {
         Some(ip) => Step::look(
-            text!("Then its reservation: when nobody has the IP any more, its own finding says how to free it"),
+            text!(
+                "Then free its reservation: once nobody has the IP, a finding of its own says how"
+            ),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(*ip),
         ),
         None => Step::advice(text!(

@@ -78,8 +78,8 @@ fn candidate(map: &NodeMap, busy: &Teardown, thresholds: &Thresholds) -> Option<
         since: busy.since,
         observed: busy.seen,
         impact: text!(
-            "No netns of this node is taken down any more: their devices and addresses stay until the worker gets \
-             on.{} New pods soon fail with devices that exist already.",
+            "The kernel removes no netns of this node any more: their devices and addresses stay until the worker \
+             continues.{} New pods soon fail because their devices already exist.",
             waiting
         ),
         remediation: remediation(worker),
@@ -105,8 +105,8 @@ fn remediation(worker: &crate::fact::Cleanup) -> Vec<Step> {
     let waits_in = |name: &str| worker.stack.iter().any(|frame| frame.contains(name));
     if let Some(message) = &worker.message {
         steps.push(Step::advice(text!(
-            "A reference to a device was not given back ({}): a bug of the kernel or of a module. Only a reboot frees \
-             it: drain the node first, and keep the message for a report.",
+            "A reference to a device was never released ({}): a bug of the kernel or of a module. Only a reboot \
+             frees it: drain the node first, and keep the message for a report.",
             value(message)
         )));
     } else if waits_in("rtnl_lock") || waits_for_lock(worker) {
@@ -116,9 +116,9 @@ fn remediation(worker: &crate::fact::Cleanup) -> Vec<Step> {
         )));
     } else {
         steps.push(Step::advice(text!(
-            "If it does not get on within minutes, drain the node and reboot it."
+            "If it makes no progress within minutes, drain the node and reboot it."
         )));
     }
-    steps.push(Step::never(&text!("restart the runtime or the CNI, they only add to the queue")));
+    steps.push(Step::never(&text!("restart the runtime or the CNI; they only add to the queue")));
     steps
 }

@@ -40,22 +40,22 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
     for attempt in &lately {
         let number = attempt.number.map(|n| format!(" (attempt {n})")).unwrap_or_default();
         let ips = ips_of(map, &attempt.sandbox);
-        let ips = if ips.is_empty() { "no IP is known of it".to_owned() } else { ips.join(", ") };
+        let ips = if ips.is_empty() { "no IP of it is known".to_owned() } else { ips.join(", ") };
         let id = said(evidence::short(&attempt.sandbox));
         proof.tell(
             By::Named(&pod.runtime),
             attempt.made,
-            format!("sandbox {id}{number} was made: {ips}"),
+            format!("sandbox {id}{number} was created: {ips}"),
         );
     }
     let impact = if ips.is_empty() {
         text!(
-            "Pod {} gets no sandbox that lasts, and no IP: if the range is empty, this is what follows.",
+            "No sandbox of pod {} lasts, and none gets an IP: this follows if the range is full.",
             value(&name)
         )
     } else {
         text!(
-            "Each new sandbox of pod {} takes an IP ({} so far). If its predecessors do not give theirs back, the \
+            "Each new sandbox of pod {} takes an IP ({} so far). If the earlier ones do not release theirs, the \
              range runs out.",
             value(&name),
             ips.len()
@@ -108,6 +108,6 @@ fn remediation(pod: &PodName) -> Vec<Step> {
             text!("The runtime's log says what the CNI plugin answered"),
             Command::new("journalctl").owns(&log),
         ),
-        Step::never(&text!("delete the pod again and again, each new one takes another IP")),
+        Step::never(&text!("delete the pod again and again; each new one takes another IP")),
     ]
 }

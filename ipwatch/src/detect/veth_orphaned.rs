@@ -83,7 +83,7 @@ fn candidate(
         since,
         observed,
         impact: text!(
-            "Device {} leads to no pod. It takes no IP; its name may be in a later pod's way.",
+            "Device {} leads to no pod. It holds no IP, but a later pod's device may need its name.",
             value(&link.name)
         ),
         remediation: of_pair(link, other),
@@ -131,7 +131,7 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
     let ip = route.to.to;
     let mut proof = Proof::new(map);
     let text =
-        format!("the node's route to {ip}/{} is by {}", route.to.prefix_len, said(&link.name));
+        format!("the node's route to {ip}/{} is through {}", route.to.prefix_len, said(&link.name));
     proof.tell(By::Netlink, observed, text);
     let has = evidence::addresses(behind);
     let has = if has.is_empty() { "no address".to_owned() } else { has.join(", ") };
@@ -148,8 +148,8 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
         since: route.since,
         observed,
         impact: text!(
-            "What is sent to {} goes to {}, where nobody has it. A later pod with this IP is not reached until its own \
-             route replaces this one.",
+            "Traffic to {} goes to {}, where nobody has that IP. A later pod with this IP is unreachable until its \
+             own route replaces this one.",
             ip,
             value(&link.name)
         ),
@@ -173,7 +173,7 @@ fn of_pair(link: &Link, other: &Link) -> Vec<Step> {
     vec![
         Step::look(text!("See it"), ip(&["-d", "link", "show", "dev"])),
         Step::change(
-            text!("If nobody made it on purpose, and both ends are still here and unplugged"),
+            text!("If nobody created it on purpose, and both ends are still here and in no bridge"),
             both.and(ip(&["link", "del", "dev"])),
         ),
     ]

@@ -269,7 +269,7 @@ fn leak(
     let runtime = match entry.runtime.as_deref() {
         Some("gone") => "its runtime had the container, and has it no more",
         Some("denied") => "every runtime was asked, and none has the container",
-        Some("nobody") => "no runtime is there to ask",
+        Some("nobody") => "there is no runtime to ask",
         Some("alive" | "dead") => return Err("its runtime has the container still".to_owned()),
         // No runtime knows the container, for example after a boot. It counts as leaked for a reason that needs no runtime
         // (`map/ipam/leaks.rs`).

@@ -70,7 +70,7 @@ impl Store {
                 Some(Ok(newer)) if newer > FORMAT => return Err(StoreError::Newer(newer)),
                 // Killed between creating the file and its first commit.
                 None if named == 0 => {}
-                _ => return Err(StoreError::Corrupted("it is no ledger of ipwatch".to_owned())),
+                _ => return Err(StoreError::Corrupted("it is not a ledger of ipwatch".to_owned())),
             }
             let earlier = meta.get("boot")?.map(|value| value.value().to_owned());
             meta.insert("format", FORMAT.to_string().as_str())?;

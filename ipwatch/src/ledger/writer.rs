@@ -140,7 +140,7 @@ impl Shared {
         let path = self.path.display();
         let lost = match inner.backlog.lost() {
             0 => String::new(),
-            lost => format!(", {lost} lost for want of room"),
+            lost => format!(", {lost} lost because the queue was full"),
         };
         let hangs = self.hangs(&inner).then_some(HANGS);
         match hangs.or(inner.trouble.as_deref()) {
@@ -148,7 +148,7 @@ impl Shared {
             Some(why) => (
                 SourceStatus::Degraded,
                 format!(
-                    "cannot use {path}: {why}; going on in memory, {} rows wait{lost}",
+                    "cannot use {path}: {why}; keeping everything in memory, {} rows queued{lost}",
                     inner.backlog.len() + inner.writing.as_ref().map_or(0, |rows| rows.len())
                 ),
             ),

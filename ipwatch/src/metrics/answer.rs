@@ -33,8 +33,7 @@ pub(super) struct Answerer {
 impl Answerer {
     pub(super) async fn answer<B>(&self, request: &Request<B>) -> Answer {
         if request.method() != Method::GET {
-            let mut answer =
-                line(StatusCode::METHOD_NOT_ALLOWED, "this is only to be read: use GET");
+            let mut answer = line(StatusCode::METHOD_NOT_ALLOWED, "read-only: use GET");
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
             return answer;
         }
@@ -52,7 +51,7 @@ impl Answerer {
                 }
                 None => silent(),
             },
-            _ => line(StatusCode::NOT_FOUND, "known are /metrics, /healthz and /readyz"),
+            _ => line(StatusCode::NOT_FOUND, "unknown path: use /metrics, /healthz or /readyz"),
         }
     }
 
@@ -153,7 +152,7 @@ fn line(status: StatusCode, text: &'static str) -> Answer {
 
 /// The answer if the core did not answer in time.
 fn silent() -> Answer {
-    let text = "the daemon does not answer: it is going down, or stands still; its log may say why";
+    let text = "the daemon does not answer: it is stopping or hangs; see its log";
     line(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 

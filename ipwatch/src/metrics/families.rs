@@ -20,15 +20,17 @@ const fn gauge(name: &'static str, help: &'static str) -> Family {
 }
 
 const BUILD_INFO: Family = gauge("ipwatch_build_info", "Version of ipwatch, on which node");
-const READY: Family =
-    gauge("ipwatch_ready", "Whether everything has been read once: what has not been is unknown");
+const READY: Family = gauge(
+    "ipwatch_ready",
+    "1 once everything has been read; before that, what is missing is unknown",
+);
 const FINDINGS: Family = gauge(
     "ipwatch_findings",
-    "Open findings; a consequence follows from another one, and one that is acked is known",
+    "Open findings: causes, consequences of other findings, and acknowledged ones",
 );
 const CRITICAL: Family = gauge(
     "ipwatch_critical_finding_info",
-    "One for each finding that fires, is critical and follows from no other: these page",
+    "1 for each finding that pages: critical, firing, not a consequence and not acknowledged",
 );
 const OPENED: Family =
     counter("ipwatch_findings_opened_total", "Findings that opened since the daemon started");
@@ -37,28 +39,27 @@ const RESOLVED: Family = counter(
     "Findings that were resolved since the daemon started",
 );
 const RANGE_USABLE: Family =
-    gauge("ipwatch_ipam_range_usable", "Pods that a network has room for on this node");
+    gauge("ipwatch_ipam_range_usable", "Pods that fit into a network on this node");
 const RANGE_USED: Family = gauge("ipwatch_ipam_range_used", "IPs of it that are reserved");
 const RANGE_FREE: Family = gauge("ipwatch_ipam_range_free", "Pods that can still be started in it");
 const RANGE_LEAKED: Family =
-    gauge("ipwatch_ipam_range_leaked", "IPs of it that are reserved for what is gone");
-const RANGE_HELD: Family = gauge(
-    "ipwatch_ipam_range_held",
-    "IPs of it that are not reserved and are up on this node all the same",
-);
+    gauge("ipwatch_ipam_range_leaked", "IPs of it that are reserved for containers that are gone");
+const RANGE_HELD: Family =
+    gauge("ipwatch_ipam_range_held", "IPs of it that are not reserved but are up on this node");
 const RANGE_AVAILABLE: Family = gauge(
     "ipwatch_ipam_range_available",
-    "Pods that can still be started without an IP that is held",
+    "Pods that can still be started with an IP that is not held",
 );
 const RANGE_LEFT: Family = gauge(
     "ipwatch_ipam_range_time_left_seconds",
-    "Until nothing of it is left, if it goes on as in the last minutes; absent where it does not shrink",
+    "Time until no IP is left, at the rate of the last minutes; absent if the free IPs do not decrease",
 );
-const ADDRESS: Family = gauge("ipwatch_address_info", "One for each IP of a pod, where it is up");
+const ADDRESS: Family =
+    gauge("ipwatch_address_info", "1 for each IP of a pod that is up in a network namespace");
 const SOURCE: Family =
-    gauge("ipwatch_source_status", "How a source stands: 1 for its status, 0 for each other one");
+    gauge("ipwatch_source_status", "1 for the current status of the source, 0 for the others");
 const PROBE: Family =
-    gauge("ipwatch_probe_status", "How a kernel event is seen: 1 for its status, 0 for each other");
+    gauge("ipwatch_probe_status", "1 for the current status of the kernel event, 0 for the others");
 /// The values that [`standing`] returns.
 const SOURCE_STATES: [&str; 4] = ["active", "degraded", "down", "disabled"];
 /// The values of `status` of a [`Probe`].
@@ -66,63 +67,69 @@ const PROBE_STATES: [&str; 4] = ["active", "fallback", "degraded", "missing"];
 const EVENTS: Family = counter("ipwatch_probe_events_total", "Events that were seen");
 const EVENTS_LOST: Family = counter(
     "ipwatch_probe_events_lost_total",
-    "Events that were not told: no room, or too many in one second",
+    "Events that were dropped: the buffer was full, or too many in one second",
 );
 const MISSED: Family = counter(
     "ipwatch_probe_runs_missed_total",
-    "Events that no program saw because it ran already; counted once a minute",
+    "Events that a BPF program missed because it was already running; updated every ten seconds",
 );
 const MISSED_EVENTS: Family = counter(
     "ipwatch_missed_events_total",
-    "Events that no probe told: a look at all tasks found what they had left",
+    "Events that no probe reported: a sweep of all tasks found their effect",
 );
 const LATENCY: Family = Family {
     name: "ipwatch_event_latency_seconds",
     kind: Kind::Histogram,
-    help: "From an event in the kernel to the map",
+    help: "Time from an event in the kernel to the update of the map",
 };
-const FACTS: Family = counter("ipwatch_facts_total", "Facts that the map took");
+const FACTS: Family = counter("ipwatch_facts_total", "Facts that the map processed");
 const RESYNCS: Family = counter(
     "ipwatch_resyncs_total",
     "How often everything was read again because events were lost",
 );
 const NOT_TAKEN: Family = counter(
     "ipwatch_refused_total",
-    "Names that a source told and that are none, and runs of CNI plugins that do not count",
+    "Invalid names that a source reported, and runs of CNI plugins that are not trusted",
 );
-const PUBLISHED: Family =
-    counter("ipwatch_telemetry_published_total", "Changes of findings that were told to the sinks");
+const PUBLISHED: Family = counter(
+    "ipwatch_telemetry_published_total",
+    "Changes of findings that were handed to the sinks",
+);
 const EXPORTED: Family =
-    counter("ipwatch_telemetry_exported_total", "What was taken where it was sent to, by signal");
+    counter("ipwatch_telemetry_exported_total", "Items that the receiver accepted, by signal");
 const DROPPED: Family =
-    counter("ipwatch_telemetry_dropped_total", "What will not get there, by signal");
-const WAITING: Family = gauge("ipwatch_telemetry_waiting", "What waits to be sent");
+    counter("ipwatch_telemetry_dropped_total", "Items that were dropped, by signal");
+const WAITING: Family = gauge("ipwatch_telemetry_waiting", "Items in the queue");
 const FAILURES: Family = counter("ipwatch_telemetry_failures_total", "Failed attempts to send");
 const LEDGER_WAITING: Family =
-    gauge("ipwatch_ledger_rows_waiting", "Rows that wait to be written to disk");
+    gauge("ipwatch_ledger_rows_waiting", "Rows that are queued for the disk");
 const LEDGER_LOST: Family =
-    counter("ipwatch_ledger_rows_lost_total", "Rows that were lost for want of room");
+    counter("ipwatch_ledger_rows_lost_total", "Rows that were lost because the queue was full");
 const NETNS: Family = gauge("ipwatch_netns", "Network namespaces in the map");
 const ADDRESSES: Family = gauge("ipwatch_addresses", "Addresses in the map");
 const TASKS: Family = gauge("ipwatch_tasks", "Tasks in the map: those outside the host's netns");
 const NEIGHBOURS: Family = gauge("ipwatch_neighbours", "Neighbour entries in the map");
 const BEYOND: Family = gauge(
     "ipwatch_beyond_bounds",
-    "Addresses, links, neighbours, routes and VLANs that are more than is kept of one netns, or of all",
+    "Addresses, links, neighbours, routes and VLANs that are not kept because they exceed a limit",
 );
-const FORGOTTEN: Family =
-    counter("ipwatch_claims_forgotten_total", "Claims of IPs that were forgotten for want of room");
+const FORGOTTEN: Family = counter(
+    "ipwatch_claims_forgotten_total",
+    "Claims of IPs that were evicted because the table was full",
+);
 const OMITTED: Family =
-    gauge("ipwatch_metrics_omitted", "Series of a metric that are left out, by its bound");
-const REFUSED: Family =
-    counter("ipwatch_metrics_refused_total", "Scrapes that found every place taken");
+    gauge("ipwatch_metrics_omitted", "Series of a metric that are left out because of its limit");
+const REFUSED: Family = counter(
+    "ipwatch_metrics_refused_total",
+    "Scrapes that were rejected because all connections were in use",
+);
 const CPU: Family = counter("process_cpu_seconds_total", "User and system CPU time of the daemon");
 const RESIDENT: Family = gauge("process_resident_memory_bytes", "Resident memory of the daemon");
 const VIRTUAL: Family = gauge("process_virtual_memory_bytes", "Virtual memory of the daemon");
 const STARTED: Family =
     gauge("process_start_time_seconds", "When the daemon started, since the Unix epoch");
 const FDS: Family = gauge("process_open_fds", "Open file descriptors of the daemon");
-const MAX_FDS: Family = gauge("process_max_fds", "How many file descriptors it may have open");
+const MAX_FDS: Family = gauge("process_max_fds", "Maximum number of open file descriptors");
 
 /// Everything that one scrape contains.
 #[derive(Debug)]

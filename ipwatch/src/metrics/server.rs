@@ -31,12 +31,13 @@ const DRAIN: Duration = Duration::from_millis(500);
 pub enum BindError {
     /// Another process listens on this port.
     #[error(
-        "metrics: {0} is in use: name a free port as [metrics] listen, or stop what has it (`ss -ltnp` shows it)"
+        "metrics: {0} is in use: set [metrics] listen to a free port, or stop the process that uses it (`ss -ltnp` \
+         shows it)"
     )]
     PortInUse(SocketAddr),
     /// The system call failed.
     #[error(
-        "metrics: cannot listen on {address}: {error}; name another address as [metrics] listen"
+        "metrics: cannot listen on {address}: {error}; set [metrics] listen to another address"
     )]
     Refused {
         /// The address to listen on.
@@ -45,10 +46,10 @@ pub enum BindError {
         error: io::Error,
     },
     /// Another process listens on this socket.
-    #[error("metrics: unix:{0} is in use: name another socket as [metrics] listen")]
+    #[error("metrics: unix:{0} is in use: set [metrics] listen to another socket")]
     SocketInUse(PathBuf),
     /// The socket cannot be created.
-    #[error("metrics: {0}; name another socket as [metrics] listen")]
+    #[error("metrics: {0}; set [metrics] listen to another socket")]
     Socket(String),
 }
 

@@ -121,7 +121,7 @@ impl TryFrom<String> for Listen {
 
 fn prefixes<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Prefix>, D::Error> {
     let prefix = |text: String| {
-        let help = "is no prefix: write it as \"10.244.0.0/16\" or \"fd00:10:244::/56\"";
+        let help = "is not a prefix: write it as \"10.244.0.0/16\" or \"fd00:10:244::/56\"";
         text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} {help}")))
     };
     Vec::<String>::deserialize(deserializer)?.into_iter().map(prefix).collect()

@@ -106,7 +106,7 @@ impl Events {
         match &self.shared.lock().trouble {
             None => (SourceStatus::Active, line),
             Some(why) => {
-                (SourceStatus::Degraded, format!("{line}; it takes none: {}", escape(why)))
+                (SourceStatus::Degraded, format!("{line}; it accepts none: {}", escape(why)))
             }
         }
     }

@@ -82,7 +82,8 @@ pub(super) fn sentence(change: &Change) -> String {
         line.push_str(", acknowledged");
     }
     if change.held_back > 0 {
-        let _ = write!(line, " ({} changes before it not reported)", change.held_back);
+        let s = if change.held_back == 1 { "" } else { "s" };
+        let _ = write!(line, " ({} earlier change{s} not reported)", change.held_back);
     }
     line
 }

@@ -106,20 +106,20 @@ pub(super) fn metrics(snapshot: &Snapshot) -> Vec<Metric> {
         sum(
             "ipwatch.telemetry.exported",
             "{item}",
-            "What the collector took.",
+            "Items that the collector accepted.",
             of_kind(|counters, kind| counters.of(kind).exported),
         ),
         sum(
             "ipwatch.telemetry.dropped",
             "{item}",
-            "What never got to the collector.",
+            "Items that were dropped before the collector accepted them.",
             of_kind(|counters, kind| counters.of(kind).dropped),
         ),
         sum("ipwatch.probe.seen", "{event}", "Events that a probe saw.", of_probe(|probe| probe.1)),
         sum(
             "ipwatch.probe.lost",
             "{event}",
-            "Events that a probe saw and could not tell.",
+            "Events that a probe saw and could not report.",
             of_probe(|probe| probe.2),
         ),
     ]

@@ -67,7 +67,7 @@ pub enum OtlpError {
     },
     /// A file with certificates or a key that cannot be used.
     #[error(
-        "OTLP: {path}: {why}; see to it, or to ca_file, client_cert_file and client_key_file of [otlp]"
+        "OTLP: {path}: {why}; check it, and ca_file, client_cert_file and client_key_file of [otlp]"
     )]
     File {
         path: PathBuf,
@@ -203,7 +203,7 @@ impl Otlp {
             );
             if let Some(why) = pipe.queue.trouble() {
                 status = SourceStatus::Degraded;
-                line.push_str(&format!("; it takes none: {}", escape(&why)));
+                line.push_str(&format!("; it accepts none: {}", escape(&why)));
             }
             line
         };

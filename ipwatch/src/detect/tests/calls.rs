@@ -56,7 +56,7 @@ fn a_reservation_that_another_is_given_is_not_back() {
     case.reserve(9_500, 5, NEW);
     let found = case.then(9_600);
     let del = of(&found, Code::CniDelHitsSuccessor).expect("it is worse than before");
-    assert!(del.evidence.iter().any(|item| item.text.contains("let go of 10.0.0.5")), "{del:#?}");
+    assert!(del.evidence.iter().any(|item| item.text.contains("released 10.0.0.5")), "{del:#?}");
     assert_eq!(of(&found, Code::IpConflictImminent).unwrap().caused_by, root);
     case.reserve(9_700, 5, ID);
     assert!(!case.codes_at(9_800).contains(&Code::CniDelHitsSuccessor), "it came back");

@@ -185,6 +185,38 @@ fn the_newer_one_is_ended_only_where_it_is_known() {
     }
 }
 
+/// A reader must be able to find both sides: by pod, else by the netns's path and a process in it, by MAC and by port.
+#[test]
+fn both_sides_are_named_by_what_a_person_can_look_up() {
+    let mut case = Case::on_one_bridge().witnessed(9);
+    for n in [1, 2] {
+        let mac = Some(Mac([2, 0, 0, 0, 9, n as u8]));
+        case.there(netns(n), Link { mac, ..veth(2, 100 + n, Some(0)) });
+    }
+    let (key, path) = (TaskKey { pid: 7007, tid: 7007, start: 100 }, "/run/netns/vm7");
+    case.at(2, Observation::Holder { netns: netns(2), holder: mount_of(path, 1, 1) });
+    case.at(2, Observation::Task(task(key, netns(2))));
+    // Anybody may mount it at any path in a mount namespace of their own.
+    let forged = mount_of("/run/x", 9, 4242);
+    case.at(2, Observation::Holder { netns: netns(2), holder: forged });
+    let case = case.both();
+    let found = detect(&case.0, case.0.now().plus(6_000 * MS), &Thresholds::default());
+    let found = found.into_iter().find(|one| one.code == Code::IpDuplicate).unwrap();
+    let text = lines(&found);
+    let newer = "End the newer one (netns \"/run/netns/vm7\", pid 7007 ";
+    assert!(text.contains(newer), "{text}");
+    let impact = found.impact.as_str();
+    assert!(impact.contains("and in netns \"/run/netns/vm7\", which came second"), "{impact}");
+    let proof: Vec<String> = found.evidence.into_iter().map(|item| item.text).collect();
+    let proof = proof.join("\n");
+    for part in [
+        "came up on dev2 (MAC 02:00:00:00:09:01, port dev101) of net:[1001]",
+        "came up on dev2 (MAC 02:00:00:00:09:02, port dev102) of netns \"/run/netns/vm7\"",
+    ] {
+        assert!(proof.contains(part), "{part} is not in\n{proof}");
+    }
+}
+
 #[test]
 fn more_than_two_are_one_finding_that_names_each() {
     let mut case = Case::containers((1..=4).map(|n| (n, Some(5))));

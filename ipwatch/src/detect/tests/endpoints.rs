@@ -109,12 +109,12 @@ pub(super) fn a_living_pod_whose_endpoint_went_is_found_with_its_proof() {
     assert_eq!(found.subject.pod.as_ref().unwrap().name.as_deref(), Some("api-0"));
     let proof = text(&found);
     for part in [
-        "calico: the endpoint of shop/api-0 went: /calico/v1/host/node/workload/k8s/shop.api-0/endpoint/eth0, for \
+        "calico: the endpoint of shop/api-0 was removed: /calico/v1/host/node/workload/k8s/shop.api-0/endpoint/eth0, for \
          container 8f4c1b2a9d7e",
-        "calico: it was told whole, and has no endpoint of shop/api-0",
+        "calico: its complete list has no endpoint of shop/api-0",
         "containerd: sandbox 8f4c1b2a9d7e, attempt 1 is Ready",
         "netlink: calieb97322ec89 leads to its netns, net:[70] (cookie 7)",
-        "route to 10.0.0.5/32 is by calieb97322ec89",
+        "route to 10.0.0.5/32 is through calieb97322ec89",
     ] {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
@@ -130,7 +130,8 @@ pub(super) fn an_endpoint_that_names_another_container_is_not_its_own() {
     case.at(100_000, Observation::Endpoint(endpoint("calico", "api-0", Some(OLD))));
     let [found] = case.settled(111_000).try_into().unwrap();
     assert!(
-        text(&found).contains("is another's") && text(&found).contains("container bb4c1b2a9d7e")
+        text(&found).contains("belongs to another container")
+            && text(&found).contains("container bb4c1b2a9d7e")
     );
     case.at(120_000, Observation::Endpoint(endpoint("calico", "api-0", None)));
     case.well(140_000, "it names none");
@@ -401,7 +402,7 @@ fn each_of_many_that_are_lost_at_once_is_found_with_what_is_its_own() {
     assert_eq!((proofs.len(), found.len()), (900, 900));
     for n in lost() {
         let proof = &proofs[&named(n)];
-        let lost = format!("the endpoint of shop/{} went: {}", named(n), has(n).key);
+        let lost = format!("the endpoint of shop/{} was removed: {}", named(n), has(n).key);
         let leads = format!("{} leads to its netns, net:[{}]", device(n), 10_000 + n);
         assert!(proof.contains(&lost) && proof.contains(&leads), "{n}: {proof}");
     }
@@ -455,7 +456,7 @@ pub(super) fn the_late_del_of_r5_is_found_with_all_that_follows_from_it() {
     let first = case.then(100_600);
     let [first] = first.try_into().unwrap();
     assert_eq!(first.code, Code::CniDelHitsSuccessor, "at the DEL itself");
-    assert!(text(&first).contains("calico: calico let go of the endpoint of sandbox 8f4c1b2a9d7e"));
+    assert!(text(&first).contains("calico: calico released the endpoint of sandbox 8f4c1b2a9d7e"));
 
     case.at(110_999, Observation::EndpointsConfirmed { store: "calico".into() });
     case.list(111_000, alive());

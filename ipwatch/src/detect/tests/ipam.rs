@@ -273,7 +273,7 @@ pub(super) fn a_taken_ip_that_is_handed_out_is_told_at_once() {
     assert_eq!(codes, [Code::IpReleasedButHeld, Code::IpConflictImminent]);
     assert_eq!(found[1].caused_by.as_ref().unwrap().0, Code::IpReleasedButHeld);
     assert!(
-        text(&found[1]).contains("bridge ADD is under way for aa4c1b2a9d7e"),
+        text(&found[1]).contains("bridge ADD is running for aa4c1b2a9d7e"),
         "{}",
         text(&found[1])
     );

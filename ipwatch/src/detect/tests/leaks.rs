@@ -324,7 +324,7 @@ fn of_many_leaks_the_oldest_are_listed_and_the_others_counted() {
     assert_eq!(all.subject.ips().count(), 64);
     assert_eq!(all.subject.several(), Some(100));
     assert!(all.impact.as_str().ends_with(" 36 more are not listed here."), "{}", all.impact);
-    assert!(text(all).contains("and 40 more, of which each of these is true"), "{}", text(all));
+    assert!(text(all).contains("and 40 more, for which the same is true"), "{}", text(all));
 }
 
 /// So that it can be compared with what kubelet, dockerd or podman has logged.

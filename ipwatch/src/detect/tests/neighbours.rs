@@ -132,7 +132,7 @@ pub(super) fn a_refused_answer_is_a_conflict_and_both_are_named() {
     let text = proof(&found);
     for part in [
         "neighbours: bridge4 of net:[1] (cookie 1) took 02:00:00:00:00:0a for 10.0.0.5",
-        "probe: bridge4 of net:[1] (cookie 1) refused 02:00:00:00:00:0b",
+        "probe: bridge4 of net:[1] (cookie 1) rejected 02:00:00:00:00:0b",
         "02:00:00:00:00:0a is veth2 of net:[70]",
         "02:00:00:00:00:0b is veth2 of net:[80]",
     ] {
@@ -150,7 +150,7 @@ fn answers_count_that_are_told_after_netlinks_word_of_later() {
     wire.0.0.apply(&Fact { at: BootNs(1_002 * MS), origin: Origin::Netlink, what });
     wire.takes(1_000, A);
     wire.refuses(1_001, B, A);
-    assert!(proof(&wire.only(1_003)).contains("bridge4 of net:[1] (cookie 1) refused"));
+    assert!(proof(&wire.only(1_003)).contains("bridge4 of net:[1] (cookie 1) rejected"));
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub(super) fn a_route_to_an_ip_that_the_pod_lost_is_an_orphan_and_names_the_pod(
     let text: Vec<&str> = found[0].evidence.iter().map(|item| item.text.as_str()).collect();
     let text = text.join("\n");
     for part in [
-        "10.0.0.5/32 is by calieb97322ec89",
+        "10.0.0.5/32 is through calieb97322ec89",
         "has 10.0.0.6/24 on veth2",
         "name of pod shop/api-0's",
     ] {

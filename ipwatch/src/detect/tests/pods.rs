@@ -98,13 +98,13 @@ pub(super) fn where_the_kubelet_tells_instead_it_is_its_word_that_is_repeated() 
     case.list(51_001, alive());
     let found = case.one();
     assert!(
-        found.impact.as_str().contains("which the kubelet is not to run any more"),
+        found.impact.as_str().contains("which the kubelet should no longer run"),
         "{}",
         found.impact
     );
     let first = &found.evidence[0];
     assert_eq!(first.source, "kubelet");
-    assert!(first.text.contains("none of those any more"), "{}", first.text);
+    assert!(first.text.contains("no longer among the pods"), "{}", first.text);
     let proof: String = found.evidence.iter().map(|item| &*item.text).collect();
     assert!(!(proof + found.impact.as_str()).contains("API server has"), "it was not asked");
     let is_blind = |case: &Case| {
@@ -137,13 +137,13 @@ fn one_that_was_asked_to_end_has_the_time_it_was_given() {
     case.none("its time is not over");
     case.list(130_001, alive());
     let text = &case.one().evidence[0].text;
-    assert!(text.contains("it was to be gone by 1970-01-01T00:01:40"), "{text}");
+    assert!(text.contains("it was due to end by 1970-01-01T00:01:40"), "{text}");
     let forced = Pod { deletion: Some(1_000 * MS as i64), grace: Some(0), ..pod(UID) };
     let mut case = Case::with_api(vec![forced]);
     case.deleted(1_000);
     case.list(31_001, alive());
     let text = &case.one().evidence[0].text;
-    assert!(text.contains("1970-01-01T00:00:01.000Z without any grace"), "{text}");
+    assert!(text.contains("1970-01-01T00:00:01.000Z without a grace period"), "{text}");
     // A pod with a grace of 0 gets none.
     let mut case = Case::with_api(vec![Pod { grace: Some(0), ..pod(UID) }]);
     case.deleted(1_000);

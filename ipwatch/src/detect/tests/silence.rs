@@ -103,9 +103,11 @@ pub(super) fn a_pods_ip_that_failed_is_found_and_worse_when_it_is_tried_again() 
     assert_eq!((found.code, found.severity), (Code::NeighbourFailed, Severity::Info));
     assert_eq!(found.subject.pod.as_ref().unwrap().name.as_deref(), Some("api-0"));
     let proof = text(&found);
-    for part in
-        ["10.0.0.5 last answered on veth9", "(FAILED), 1 time", "route to 10.0.0.5/32 is by veth9"]
-    {
+    for part in [
+        "10.0.0.5 last answered on veth9",
+        "(FAILED), 1 time",
+        "route to 10.0.0.5/32 is through veth9",
+    ] {
         assert!(proof.contains(part), "{part} is not in\n{proof}");
     }
     case.entry(9_100, HOST, CALI, IP, None, FAILED);

@@ -108,7 +108,7 @@ fn a_disk_that_fills_up_loses_nothing() {
     });
     // A tenure that ends meanwhile must not be open again once the file works.
     ledger.released("ends", BootNs(90 * SECOND), "netns-gone");
-    assert!(ledger.status().1.contains("rows wait"), "{:?}", ledger.status());
+    assert!(ledger.status().1.contains("rows queued"), "{:?}", ledger.status());
     see(&mut ledger, 100_000, &["a", "c"]);
 
     std::fs::remove_file(filler).unwrap();

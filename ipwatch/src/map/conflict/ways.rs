@@ -55,7 +55,7 @@ impl NodeMap {
         };
         let text = |(key, devices): (&RouteKey, Vec<u32>)| {
             let devices: Vec<String> = devices.iter().map(name).collect();
-            format!("the node's route to {ip}/{} is by {}", key.prefix_len, devices.join(", "))
+            format!("the node's route to {ip}/{} is through {}", key.prefix_len, devices.join(", "))
         };
         host.routes_for(ip).map(text).collect()
     }

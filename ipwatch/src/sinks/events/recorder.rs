@@ -57,7 +57,7 @@ impl Recorder {
                 Ok(count) => {
                     pauses.begin_anew();
                     if self.shared.told(&job, count, self.again()) {
-                        tracing::info!("the API server takes Events again");
+                        tracing::info!("the API server accepts Events again");
                     }
                     continue;
                 }
@@ -166,7 +166,7 @@ fn is_of_no_namespace(error: &ApiError) -> bool {
 fn report(error: &ApiError, news: bool, fate: &str) {
     if news {
         let why = error.to_string();
-        tracing::warn!("the API server takes no Events: {}; they are {fate}", escape(&why));
+        tracing::warn!("the API server accepts no Events: {}; they are {fate}", escape(&why));
     }
 }
 

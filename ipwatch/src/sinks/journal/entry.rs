@@ -57,7 +57,7 @@ fn actions(finding: &Finding) -> String {
     if all.len() <= LONGEST {
         return all;
     }
-    let more = format!("For what else there is to do see ipwatch explain {}", finding.id);
+    let more = format!("For further steps see ipwatch explain {}", finding.id);
     let mut text = String::new();
     for line in lines {
         if text.len() + line.len() + 1 + more.len() > LONGEST {

@@ -234,7 +234,8 @@ fn pairs(name: &str, text: &str) -> Result<Vec<(String, String)>, OtlpError> {
     };
     let all = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     // The text may contain a secret: it is not shown.
-    let wrong = || OtlpError::Setting(format!("{name} is no list of key=value, parted by commas"));
+    let wrong =
+        || OtlpError::Setting(format!("{name} is not a list of key=value separated by commas"));
     all.map(|part| pair(part).ok_or_else(wrong)).collect()
 }
 
@@ -258,7 +259,7 @@ fn duration<'de, D: serde::Deserializer<'de>>(
 ) -> Result<Option<SignedDuration>, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map(Some).map_err(|_| {
-        let help = "is no duration: write it as \"500ms\" or \"30s\"";
+        let help = "is not a duration: write it as \"500ms\" or \"30s\"";
         serde::de::Error::custom(format!("{text:?} {help}"))
     })
 }

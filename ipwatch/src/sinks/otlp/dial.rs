@@ -50,7 +50,7 @@ impl Dial {
             (Some(config), Endpoint::Tcp(host, _)) => {
                 let wrong = |_| OtlpError::Endpoint {
                     endpoint: route.target.url.clone(),
-                    why: format!("{host:?} is no name that a certificate can bear"),
+                    why: format!("{host:?} is not a name that a certificate can have"),
                 };
                 Some(Tls::to(config, host).map_err(wrong)?)
             }

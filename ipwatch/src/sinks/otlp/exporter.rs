@@ -87,7 +87,7 @@ impl Exporter {
             tracing::warn!("the OTLP collector at {url} rejected {rejected} {signal}: {why}");
         }
         if self.queue.works() {
-            tracing::info!("the OTLP collector at {url} takes {signal} again");
+            tracing::info!("the OTLP collector at {url} accepts {signal} again");
         }
     }
 
@@ -96,7 +96,9 @@ impl Exporter {
         let (url, signal) = self.names();
         if self.queue.failed(why) {
             let why = escape(why);
-            tracing::warn!("the OTLP collector at {url} takes no {signal}: {why}; they are {fate}");
+            tracing::warn!(
+                "the OTLP collector at {url} accepts no {signal}: {why}; they are {fate}"
+            );
         }
     }
 

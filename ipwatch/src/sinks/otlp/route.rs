@@ -157,7 +157,7 @@ impl Target {
         if let Some(part) =
             [('@', "user"), ('?', "query")].iter().find(|(sign, _)| rest.contains(*sign))
         {
-            let why = format!("it has a {}: put what is secret into the headers", part.1);
+            let why = format!("it has a {}: put secrets into the headers", part.1);
             return Err(wrong(why));
         }
         let uri: hyper::Uri = endpoint.parse().map_err(|error| wrong(format!("{error}")))?;
@@ -167,7 +167,7 @@ impl Target {
             (_, Some(port)) => port,
             // A port that is not a number, or too large.
             (Some((_, text)), None) if !text.ends_with(']') => {
-                return Err(wrong(format!("{text:?} is no port")));
+                return Err(wrong(format!("{text:?} is not a port")));
             }
             _ => {
                 if secure {

@@ -112,7 +112,7 @@ fn actions_are_told_whole_or_not_at_all() {
     assert!(told.len() <= LONGEST, "{}", told.len());
     let told: Vec<&str> = told.lines().collect();
     let (last, told) = told.split_last().unwrap();
-    assert_eq!(*last, "For what else there is to do see ipwatch explain k3f9");
+    assert_eq!(*last, "For further steps see ipwatch explain k3f9");
     assert!(told.len() >= 6 && *told == lines[..told.len()], "{told:#?}");
 }
 
