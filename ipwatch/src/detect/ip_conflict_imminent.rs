@@ -94,7 +94,7 @@ fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> V
     let node = map.boot().map_or("", |boot| &*boot.node);
     let still = || is_found.clone();
     let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node, still())];
-    let away = text!("End the new pod, if it is still this one");
+    let away = text!("End the new pod, only if it is still this one");
     let told = entry.container_id.as_deref().and_then(|id| map.sandbox_told(id)?.1);
     if let Some(pod) = &entry.pod {
         let uid = pod.uid.clone().or_else(|| told?.uid);

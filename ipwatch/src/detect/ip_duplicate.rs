@@ -231,7 +231,7 @@ fn move_away(
     is_found: &Command,
     now: BootNs,
 ) -> Step {
-    let what = text!("End the newer one, if it is still this one");
+    let what = text!("End the newer one, only if it is still this one");
     let pod =
         new.pod.as_ref().and_then(|pod| Some((pod, pod.namespace.as_ref()?, pod.name.as_ref()?)));
     if let Some((pod, namespace, name)) = pod {

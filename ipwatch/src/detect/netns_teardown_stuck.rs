@@ -105,7 +105,7 @@ fn remediation(worker: &crate::fact::Cleanup) -> Vec<Step> {
     let waits_in = |name: &str| worker.stack.iter().any(|frame| frame.contains(name));
     if let Some(message) = &worker.message {
         steps.push(Step::advice(text!(
-            "A reference to a device was never released ({}): a bug of the kernel or of a module. Only a reboot \
+            "A reference to a device was never dropped ({}): a bug of the kernel or of a module. Only a reboot \
              frees it: drain the node first, and keep the message for a report.",
             value(message)
         )));

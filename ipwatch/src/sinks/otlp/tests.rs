@@ -203,7 +203,7 @@ async fn settings_that_cannot_work_are_refused_with_a_reason() {
         ("ftp://collector", "unknown scheme \"ftp\""),
         ("http://", "no host"),
         ("http:// /", "invalid uri"),
-        ("http://collector:port", "is no port"),
+        ("http://collector:port", "is not a port"),
         ("http://:4317", "no host"),
         ("unix://socket", "no path"),
     ] {
