@@ -3,7 +3,10 @@
 //! Recordings turn field cases into tests, and are used to measure the core. A recording begins with the settings
 //! that change what is found, followed by the first snapshot, so it is self-contained. The facts of each step are
 //! followed by the time of that step: a replay takes the same steps at the same times, and finds the same. The
-//! findings of the recorder itself are included for comparison ([`Note::Told`]); a replay ignores them.
+//! findings of the recorder itself are included for comparison ([`Note::Told`]); a replay ignores them. Repeated facts
+//! are written as repetitions (`again`).
+
+mod again;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -14,6 +17,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::again::{Again, Packer, Past, Written};
 use super::canary::When;
 use super::core::heard;
 use super::own::Own;
@@ -28,6 +32,8 @@ use crate::fact::{BootNs, Fact, Gate, Observation, Origin};
 use crate::finding::Change;
 use crate::map::Thresholds;
 
+/// Version of the format. 1 had no repetitions.
+const VERSION: u32 = 2;
 /// Maximum length of a line, in bytes.
 const MAX_LINE: usize = 1 << 20;
 /// Maximum number of batches of facts in one step of the recorder.
@@ -49,6 +55,8 @@ enum Line {
 enum Note {
     /// The settings that the facts are judged by. Must be the first line.
     Settings(Judged),
+    /// Earlier facts, observed once more.
+    Again(Again),
     /// The facts before this line were applied in a step at this time.
     Step(BootNs),
     /// A change of a finding in that step.
@@ -58,6 +66,8 @@ enum Note {
 /// [`Settings`], and when the engine started.
 #[derive(Serialize, Deserialize)]
 struct Judged {
+    #[serde(default = "first_version")]
+    version: u32,
     started: BootNs,
     provisional: bool,
     #[serde(rename = "policy")]
@@ -66,14 +76,23 @@ struct Judged {
     shared: Vec<String>,
 }
 
+fn first_version() -> u32 {
+    1
+}
+
 impl Judged {
     fn new(settings: &Settings, started: BootNs) -> Self {
         let Settings { provisional, thresholds, shared } = settings;
         let shared = shared.iter().map(ToString::to_string).collect();
-        Self { started, provisional: *provisional, thresholds: *thresholds, shared }
+        let (version, provisional) = (VERSION, *provisional);
+        Self { version, started, provisional, thresholds: *thresholds, shared }
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
+        anyhow::ensure!(
+            self.version <= VERSION,
+            "a newer ipwatch recorded it: replay it with that"
+        );
         let shared = self.shared.iter().map(|text| text.parse()).collect::<Result<_, _>>();
         let (provisional, thresholds) = (self.provisional, self.thresholds);
         Ok(Settings { provisional, thresholds, shared: shared? })
@@ -121,6 +140,7 @@ struct Recorder {
     own: Own,
     started: Started,
     next: Option<BootNs>,
+    packer: Packer,
     out: Box<dyn Write>,
 }
 
@@ -129,7 +149,8 @@ impl Recorder {
         let now = clock::now();
         line(&mut out, &Note::Settings(Judged::new(settings, now)))?;
         let engine = Engine::new(settings.clone(), now);
-        Ok(Self { engine, own: Own::new(now), started, next: None, out })
+        let packer = Packer::default();
+        Ok(Self { engine, own: Own::new(now), started, next: None, packer, out })
     }
 
     /// Waits for an event and takes one step. Cancel-safe.
@@ -168,14 +189,18 @@ impl Recorder {
         let Started { dispatch, eyes, calls, .. } = &self.started;
         let now = clock::now();
         facts.extend(self.own.facts(dispatch, eyes, self.engine.map(), now));
-        for fact in &facts {
-            line(&mut self.out, fact)?;
-        }
+        let out = &mut self.out;
+        self.packer.pack(&facts, |written| match written {
+            Written::Fact(fact) => line(out, fact),
+            Written::Again(again) => line(out, &Note::Again(again)),
+        })?;
         let mut effects = self.engine.step(&facts, now);
         line(&mut self.out, &Note::Step(now))?;
         for change in effects.changes.drain(..) {
             line(&mut self.out, &Note::Told(Box::new(change)))?;
         }
+        // A quiet node would fill a buffer in minutes.
+        self.out.flush()?;
         self.own.ask(dispatch, &mut effects, now);
         self.next = effects.next;
         calls.tell(effects.calls, self.engine.map(), &SpanLinks::default());
@@ -237,6 +262,7 @@ fn lines(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<Vec<u8>>> 
 struct Player {
     gate: Gate,
     engine: Option<Engine>,
+    past: Past,
     /// Whether the recording has the times of steps. Recordings of older versions do not.
     has_steps: bool,
     /// The newest step.
@@ -259,7 +285,13 @@ impl Player {
             }
             Line::Note(Note::Step(at)) => self.step(at),
             Line::Note(Note::Told(_)) => {}
-            Line::Fact(fact) => self.apply(*fact),
+            Line::Note(Note::Again(again)) => {
+                self.past.again(again)?.into_iter().for_each(|fact| self.apply(fact));
+            }
+            Line::Fact(fact) => {
+                self.past.push((*fact).clone());
+                self.apply(*fact);
+            }
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::tests::replayed;
+use super::tests::{replayed, spelled_out};
 
 /// The name of a recording, and the codes of the findings that fire in it.
 pub(super) const CASES: [(&str, &[&str]); 11] = [
@@ -37,14 +37,19 @@ fn directory() -> PathBuf {
 }
 
 #[allow(clippy::disallowed_methods, reason = "files of the repository")]
-pub(super) fn recording(name: &str) -> Vec<u8> {
+fn file(name: &str) -> Vec<u8> {
     std::fs::read(directory().join(format!("{name}.jsonl"))).unwrap()
+}
+
+/// A recording without repetitions, whose lines may be changed one by one.
+pub(super) fn recording(name: &str) -> Vec<u8> {
+    spelled_out(&file(name))
 }
 
 #[test]
 fn each_case_is_found_and_nothing_else() {
     for (name, expected) in CASES {
-        let findings = replayed(&recording(name));
+        let findings = replayed(&file(name));
         let fired = findings.iter().filter(|finding| finding.firing_at.is_some());
         let fired: BTreeSet<&str> = fired.map(|finding| finding.code.as_str()).collect();
         assert_eq!(fired, expected.iter().copied().collect(), "{name}");
@@ -62,7 +67,7 @@ fn each_recording_has_a_case_and_names_no_machine() {
         files.map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
     assert_eq!(names, CASES.map(|(name, _)| name.to_owned()).into());
     for name in names {
-        let text = String::from_utf8(recording(&name)).unwrap();
+        let text = String::from_utf8(file(&name)).unwrap();
         assert!(text.len() < 600_000, "{name}: {} bytes", text.len());
         let own = ["/root/", "/home/", env!("CARGO_MANIFEST_DIR")];
         let named = own.iter().find(|path| text.contains(**path));

@@ -84,9 +84,60 @@ fn shared_ips_are_written_as_people_write_them() {
     assert_eq!(judged.settings().unwrap(), settings);
 }
 
+/// A recording without repetitions.
+pub(super) fn spelled_out(record: &[u8]) -> Vec<u8> {
+    let (mut out, mut past) = (Vec::new(), Past::default());
+    for text in lines(record) {
+        let text = text.unwrap();
+        match serde_json::from_slice(&text).unwrap() {
+            Line::Note(Note::Again(again)) => {
+                past.again(again).unwrap().iter().for_each(|fact| line(&mut out, fact).unwrap());
+                continue;
+            }
+            Line::Note(_) => {}
+            Line::Fact(fact) => past.push(*fact),
+        }
+        out.extend(text);
+    }
+    out
+}
+
+#[test]
+fn repetitions_are_replayed_as_what_they_repeat() {
+    let (record, told) = record(&Settings::default());
+    let (mut packed, mut packer, mut step) = (Vec::new(), Packer::default(), Vec::new());
+    for text in lines(&record[..]) {
+        let text = text.unwrap();
+        match serde_json::from_slice(&text).unwrap() {
+            Line::Fact(fact) => step.push(*fact),
+            Line::Note(_) => {
+                let written = packer.pack(&step, |written| match written {
+                    Written::Fact(fact) => line(&mut packed, fact),
+                    Written::Again(again) => line(&mut packed, &Note::Again(again)),
+                });
+                written.unwrap();
+                step.clear();
+                packed.extend(text);
+            }
+        }
+    }
+    assert!(packed.len() < record.len(), "the looks are alike");
+    assert_eq!(String::from_utf8(spelled_out(&packed)), String::from_utf8(record));
+    let [finding] = &replayed(&packed)[..] else { panic!("one finding") };
+    assert_eq!(&told[1].finding, finding);
+}
+
+#[test]
+fn what_a_newer_version_recorded_is_refused() {
+    let (record, _) = record(&Settings::default());
+    let newer = String::from_utf8(record).unwrap().replace("\"version\":2", "\"version\":3");
+    let refused = Player::default().play(newer.lines().next().unwrap().as_bytes()).unwrap_err();
+    assert!(refused.to_string().contains("a newer ipwatch"), "{refused}");
+}
+
 #[test]
 fn a_line_that_is_neither_is_refused() {
-    for line in ["", "{}", "{\"step\":\"now\"}", "Call me Ishmael."] {
+    for line in ["", "{}", "{\"step\":\"now\"}", "Call me Ishmael.", "{\"again\":[0,1,5]}"] {
         assert!(Player::default().play(line.as_bytes()).is_err(), "{line}");
     }
     assert!(Player::default().end().is_err(), "it does not say which boot it is of");
