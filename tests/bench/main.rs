@@ -96,7 +96,6 @@ fn a_node_with_250_pods(lab: &Lab) {
     quiet();
     figure("memory, 250 pods, OTLP on", "< 16 MiB", &Usage::of(daemon.pid()).memory());
     latency::of_addresses(&daemon, &pods[0].netns);
-    latency::of_events(&daemon, &pods[0].netns);
     churn::for_a_minute(&daemon, &pods[1].netns, "250 pods: ");
 }
 
@@ -176,6 +175,7 @@ fn filled(lab: &Lab, n: usize) -> Netns {
 /// The stuck process comes first: the kernel takes many seconds to destroy what the other tests leave.
 const TESTS: &[Test] = &[
     bench("bench::a_stuck_holder", &[Need::Fuse], latency::of_a_stuck_holder),
+    bench("bench::kernel_events", &[], latency::of_events),
     bench("bench::processes_that_end", &[], ends::of_processes),
     bench("bench::addresses_that_come_and_go", &[], churn::of_addresses),
     bench("bench::a_node_with_250_pods", &[], a_node_with_250_pods),

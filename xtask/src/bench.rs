@@ -11,6 +11,9 @@ use crate::figures::{Origin, Reader};
 use crate::shell::{command, lines, output, run as run_command};
 use crate::{build, kubernetes, place, setup};
 
+/// The benchmark that needs the bare reader of a ring buffer.
+const BARE: &str = "kernel_events";
+
 /// Runs `[--before COMMIT] [FILTER]…`; with filters only benchmarks whose name contains one.
 pub(crate) fn run(words: &[&str]) -> Result<()> {
     setup::need_root("measuring")?;
@@ -24,6 +27,8 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
     let ipwatch = build::release()?;
     let (bench, cri) = (build::test_binary("bench")?, build::cri()?);
     let e2e = build::test_binary("e2e")?;
+    let compares = filters.is_empty() || filters.iter().any(|word| BARE.contains(word));
+    let bare = compares.then(|| build::optimised_bench("bare_ring")).transpose()?;
     let (mut reader, origin) = (Reader::default(), Origin::here()?);
     if filters.is_empty() {
         for bench in ["replay", "ipam"] {
@@ -39,6 +44,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         let mut command = Command::new(program);
         command.env("IPWATCH_BIN", &ipwatch).env("IPWATCH_TEST_CRI", &cri).args(["--jobs", "1"]);
         command.env("IPWATCH_TEST_KUBERNETES", &kubernetes);
+        command.envs(bare.iter().map(|path| ("IPWATCH_BENCH_BARE", path)));
         command.envs(before.iter().map(|path| ("IPWATCH_BENCH_BEFORE", path)));
         command
     };

@@ -126,6 +126,11 @@ pub(crate) fn bench_binary(name: &str) -> Result<PathBuf> {
     executable(Machine::own()?, name, &words)
 }
 
+/// Builds a program of `ipwatch/benches` as optimised as the release.
+pub(crate) fn optimised_bench(name: &str) -> Result<PathBuf> {
+    executable(Machine::own()?, name, &["bench", "-p", "ipwatch", "--bench", name])
+}
+
 /// Runs cargo with these words, and returns the path of the executable with this name.
 fn executable(machine: Machine, name: &str, words: &[&str]) -> Result<PathBuf> {
     let mut cargo = cargo_for(machine, words)?;

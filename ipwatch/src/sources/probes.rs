@@ -44,7 +44,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use aya_log::{EbpfLogger, Level};
 use serde::{Deserialize, Serialize};
@@ -372,6 +372,12 @@ impl Probes {
     /// seen.
     pub fn plugin_dirs(&mut self) -> Option<PluginDirs> {
         self.plugin_dirs.take().filter(|_| self.sees("cni-call"))
+    }
+
+    /// The ring buffer of the runs of CNI plugins without its reader, in place of [`Probes::events`]; `None` if they were
+    /// already taken. For `benches/bare_ring.rs`.
+    pub fn ring_of_calls(&mut self) -> Option<RingBuf<MapData>> {
+        self.events.take().map(|events| events.rings.calls)
     }
 
     /// The live events; `None` if they were already taken.
