@@ -1,10 +1,11 @@
 //! A pod that this containerd made for a kubelet: the data that tests need.
 
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{Containerd, Pod, PodSandbox, address_of, first_process, network, sweep};
+use super::{Containerd, Pod, PodSandbox, address_of, first_process, network, place, sweep};
 use crate::poll::eventually;
 use crate::proc::View;
 
@@ -29,7 +30,10 @@ impl Containerd<'_> {
         });
         sweep::note_id(self.lab, &sandbox);
         let netns = View::leader(pause).and_then(|view| view.netns).expect("its netns");
-        let (path, ip) = (sweep::note_netns(self.lab, netns), address_of(pause));
+        // With a mount namespace of its own, its mount is not on the host, and goes with that namespace.
+        let apart = self.dir.join(place::APART).exists();
+        let path = if apart { PathBuf::new() } else { sweep::note_netns(self.lab, netns) };
+        let ip = address_of(pause);
         let name = name.to_owned();
         let of = PodSandbox { name, uid, attempt: 0, sandbox, pause, netns, path, ip };
         Pod { of, container: container.to_owned(), pid }
