@@ -161,7 +161,8 @@ fn rules_and_dashboard_are_the_files_of_the_repository(_lab: &Lab) {
 }
 
 fn conditions_have_the_rights_of_the_manifests(_lab: &Lab) {
-    let made = by_name(template(&["--set", "kubernetes.enabled=true,kubernetes.nodeConditions=true"]));
+    let made =
+        by_name(template(&["--set", "kubernetes.enabled=true,kubernetes.nodeConditions=true"]));
     for name in ["node-conditions.yaml", "node-conditions-policy.yaml"] {
         let text = fs::read_to_string(deploy().join("kubernetes/api").join(name)).unwrap();
         for document in text.split("---\n") {

@@ -1,7 +1,7 @@
 //! The demo's own pods and configuration: the commands in its findings do what they say.
 
 #[path = "../../xtask/src/demo/stage.rs"]
-mod stage;
+pub(crate) mod stage;
 
 use std::collections::BTreeSet;
 use std::fs;

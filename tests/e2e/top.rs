@@ -1,10 +1,6 @@
 //! `ipwatch top` in a real terminal, over a real daemon: what is found is shown and explained, at any size; the terminal is
 //! given back, also after a signal; a daemon that is gone is shown as gone.
 
-#[path = "../../xtask/src/demo/stage.rs"]
-#[allow(dead_code, reason = "the demo has more pods")]
-mod stage;
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +9,7 @@ use std::time::Duration;
 use support::pty::Pty;
 use support::{Config, Daemon, Lab, daemon};
 
-use self::stage::{Pod, Stage};
+use crate::demo::stage::{Pod, Stage};
 
 support::tests! {
     // What else is found on the machine would be on the screen as well.

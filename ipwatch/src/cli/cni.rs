@@ -200,7 +200,10 @@ fn stays(places: &Places, why: &str, text: &mut String) {
             text,
             "then `ipwatch cni uninstall` removes it. Where ipwatch is no longer installed, run:",
         );
-        say(text, &format!("  {}", install::removal_command(&places.parked, &places.cache, &program)));
+        say(
+            text,
+            &format!("  {}", install::removal_command(&places.parked, &places.cache, &program)),
+        );
     }
 }
 
