@@ -5,6 +5,7 @@
 //! - [`exhaustion`]: leaked reservations, until a pod gets FailedCreatePodSandBox.
 //! - [`freed`]: a force-deleted pod's process hangs, its sandbox is stopped, and the next pod gets its IP.
 //! - [`deleted`]: a force-deleted pod hangs, until kubelet reports FailedKillPod.
+//! - [`prevented`]: the same with `ipwatch-ipam`, and without it, and the next five pods. No row in the table.
 //! - [`events`]: ipwatch's own Event on a pod. No row in the table.
 //! - [`outage`]: an API server outage must not cause a finding. No row in the table.
 //!
@@ -16,6 +17,7 @@ pub(crate) mod events;
 pub(crate) mod exhaustion;
 pub(crate) mod freed;
 pub(crate) mod outage;
+pub(crate) mod prevented;
 
 use std::time::{Duration, Instant};
 
@@ -60,10 +62,14 @@ struct Deleted<'a> {
 impl<'a> Deleted<'a> {
     /// `flags` are kubelet's. On return the API has forgotten the pod, and kubelet has killed its process.
     fn start(lab: &'a Lab, flags: &[&str]) -> Self {
-        let node = Node::shared(lab, &small(lab), flags);
+        Self::on(lab, Node::shared(lab, &small(lab), flags), watching)
+    }
+
+    /// The same on this node, with a daemon that `watch` starts.
+    fn on(lab: &'a Lab, node: Node<'a>, watch: fn(&Lab, &Node<'_>) -> Daemon) -> Self {
         // Mounted after kubelet started, which would otherwise have a copy of this mount.
         let mut hung = Hung::mount(lab);
-        let daemon = watching(lab, &node);
+        let daemon = watch(lab, &node);
         let told = Told::by(&daemon);
         let events = node.api().events(node.namespace());
         let pod = node.run("db-0", hung.dir(), &READ);

@@ -1,5 +1,11 @@
 //! With `ipwatch-ipam` around host-local, an IP that is still up is not given to a pod, and its DEL is put off. Uses a real
 //! containerd, bridge and host-local.
+//!
+//! - [`churn`]: many calls at once while plugins and daemons are killed, and healthy pods.
+//! - [`leave`]: how the plugin is installed on a node and removed from it.
+
+pub(crate) mod churn;
+pub(crate) mod leave;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -101,7 +101,8 @@ impl Deref for Pod {
 pub struct Setup<'a> {
     /// A secret in the CNI configuration, of which libcni keeps a copy for each pod.
     pub secret: &'a str,
-    /// Where its pods' IPs come from, other than the lab's whole range: `CIDR`, or `CIDR FIRST LAST`.
+    /// Where its pods' IPs come from, other than the lab's whole range: `CIDR`, or `CIDR FIRST LAST`; several ranges of
+    /// which a pod gets one IP are separated by `,`, those of which it gets one each by `;`.
     pub subnet: Option<String>,
     /// The netns that is its node, beside a first containerd: its network uses `ptp`, whose addresses are on the
     /// node, and macvlan for pods of the handler [`MACVLAN`]. Their IPs come from the third and the fourth of the

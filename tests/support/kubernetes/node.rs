@@ -77,15 +77,23 @@ impl<'a> Node<'a> {
         Self::with(lab, control, containerd, command, Path::new("/proc/self/ns/net"))
     }
 
+    /// Like `shared`, with `ipwatch-ipam` before host-local.
+    #[must_use]
+    pub fn prevented(lab: &'a Lab, subnet: &str) -> Self {
+        let setup = Setup { prevention: true, subnet: Some(subnet.to_owned()), ..Setup::default() };
+        Self::as_set_up(lab, ControlPlane::shared(lab), &setup, &[])
+    }
+
     fn of(lab: &'a Lab, control: ControlPlane, subnet: &str, flags: &[&str]) -> Self {
+        let setup = Setup { subnet: Some(subnet.to_owned()), ..Setup::default() };
+        Self::as_set_up(lab, control, &setup, flags)
+    }
+
+    fn as_set_up(lab: &'a Lab, control: ControlPlane, setup: &Setup<'_>, flags: &[&str]) -> Self {
         note_dirs(lab, &LOGS);
         // Created by kubelet.
         control.api().note(&format!("/api/v1/nodes/{}", control.node));
-        let setup = Setup {
-            subnet: Some(subnet.to_owned()),
-            inside: Some(control.netns()),
-            ..Setup::default()
-        };
+        let setup = Setup { inside: Some(control.netns()), ..setup.clone() };
         let containerd = Containerd::start_as(lab, &setup);
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "slave", "sh", "-euc", SHIELD]);
@@ -213,6 +221,12 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn run(&self, name: &str, dir: &Path, command: &[&str]) -> Pod {
         self.create(name, dir, command);
+        self.await_started(name)
+    }
+
+    /// Waits until a pod that was created is Ready.
+    #[must_use]
+    pub fn await_started(&self, name: &str) -> Pod {
         let container = eventually(&format!("{name} is Ready"), 60, || {
             let pod = self.pod(name)?;
             let id = pod["status"]["containerStatuses"][0]["containerID"].as_str()?;
@@ -225,7 +239,13 @@ impl<'a> Node<'a> {
     /// A pod that does nothing.
     #[must_use]
     pub fn run_idle(&self, name: &str) -> Pod {
-        self.run(name, self.lab.dir(), &["/bin/sleep", "1000000"])
+        self.create_idle(name);
+        self.await_started(name)
+    }
+
+    /// The same, which need not be Ready yet.
+    pub fn create_idle(&self, name: &str) {
+        self.create(name, self.lab.dir(), &["/bin/sleep", "1000000"]);
     }
 
     fn pods(&self) -> String {

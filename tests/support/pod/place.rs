@@ -244,12 +244,16 @@ fn block(lab: &Lab, n: u8) -> String {
 }
 
 fn conflist(lab: &Lab, name: &str, mut plugin: Value, subnet: &str) -> String {
-    let mut words = subnet.split(' ');
-    let mut range = json!({ "subnet": words.next() });
-    if let (Some(first), Some(last)) = (words.next(), words.next()) {
-        (range["rangeStart"], range["rangeEnd"]) = (first.into(), last.into());
-    }
-    let ranges = json!([[range]]);
+    let range = |text: &str| {
+        let mut words = text.split(' ');
+        let mut range = json!({ "subnet": words.next() });
+        if let (Some(first), Some(last)) = (words.next(), words.next()) {
+            (range["rangeStart"], range["rangeEnd"]) = (first.into(), last.into());
+        }
+        range
+    };
+    let set = |text: &str| text.split(',').map(range).collect::<Value>();
+    let ranges: Value = subnet.split(';').map(set).collect();
     plugin["ipam"] =
         json!({ "type": "host-local", "dataDir": lab.dir().join("ipam"), "ranges": ranges });
     let name = super::network(lab.tag(), name);
