@@ -238,7 +238,7 @@ mod tests {
             error
         };
         let grace = said("IPWATCH_STUCK__GRACE", "soon", "");
-        assert!(grace.contains("(stuck.grace)") && grace.contains("\"soon\" is no duration"));
+        assert!(grace.contains("(stuck.grace)") && grace.contains("\"soon\" is not a duration"));
         // Out of bounds, and only together with the file.
         let grace = said("IPWATCH_STUCK__GRACE", "0s", "[holders]\ngrace = \"1s\"");
         assert!(grace.contains("stuck.grace must be at least 100ms"), "{grace}");
