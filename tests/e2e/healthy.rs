@@ -11,18 +11,15 @@ use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::fake_cri::FakeCri;
 use support::network::{self, Container, Network};
 use support::pod::{CNI_CACHE, Containerd, MACVLAN, Pod, PodSandbox, Setup, Slow};
 use support::poll::until;
-use support::role::{Helper, Role, Running};
-use support::{Config, Daemon, Follower, Lab, Netns, harness, lead, patience};
+use support::{Config, Daemon, Follower, Lab, Netns, harness, lead};
 
 use crate::never;
 
 support::tests! {
     pods_come_and_go_and_nothing_is_flagged needs [Containerd, Fuse] @ Alone,
-    a_quiet_node_is_healthy needs [Cni, FakeCri],
 }
 
 /// Number of cycles of the usual run, if there is time.
@@ -322,84 +319,4 @@ fn knows_the_living_alone(lab: &Lab, daemon: &Daemon, living: &[&PodSandbox]) {
         .filter(|address| !living.iter().any(|pod| address["pod"]["uid"] == pod.uid.as_str()));
     let dead: Vec<_> = dead.collect();
     assert!(dead.is_empty(), "these pods are gone: {dead:#?}");
-}
-
-/// A pod of the quiet node: its sandbox, its netns, and its process.
-struct Quiet {
-    container: Container,
-    netns: Netns,
-    process: Running,
-}
-
-/// A node with a mock as its runtime, and a real network.
-struct QuietNode<'a> {
-    lab: &'a Lab,
-    runtime: FakeCri,
-    network: Network,
-    pods: Vec<Quiet>,
-    serial: usize,
-}
-
-impl QuietNode<'_> {
-    /// Creates a pod in the order of a runtime: netns, ADD, process; the sandbox is listed when it is ready.
-    fn create(&mut self) {
-        self.serial += 1;
-        let netns = Netns::new(self.lab, &format!("pod{}", self.serial));
-        let container = Container::new(self.lab, self.serial);
-        self.network.add(&container, &netns).expect("ADD");
-        let process = Helper::new(Role::Park).inside(&netns).start();
-        self.pods.push(Quiet { container, netns, process });
-        self.list("");
-    }
-
-    /// Ends the oldest pod: process, DEL, netns.
-    fn end(&mut self) {
-        let Quiet { container, netns, process } = self.pods.remove(0);
-        process.end();
-        self.network.del(&container, Some(&netns)).expect("DEL");
-        self.list(&FakeCri::line(&container, "NOTREADY"));
-        drop(netns);
-        self.list("");
-    }
-
-    fn list(&self, more: &str) {
-        let ready = self.pods.iter().map(|pod| FakeCri::line(&pod.container, "READY"));
-        self.runtime.has(&(ready.collect::<String>() + more));
-    }
-}
-
-/// A node on which a pod is replaced every minute, without anything else. `IPWATCH_TEST_CYCLES` counts in pods that take
-/// four seconds: 900 are an hour. The usual run has two replacements, without a pause. `cargo xtask recordings` records
-/// the hour.
-fn a_quiet_node_is_healthy(lab: &Lab) {
-    const EACH: Duration = Duration::from_secs(60);
-    const CYCLES_EACH: usize = 15;
-    let host = Netns::new(lab, "quiet");
-    let subnet = format!("{}/26", lab.ip(64));
-    let bridge = serde_json::json!({ "bridge": "quiet0" });
-    let network = Network::new(lab, &host, "quiet", "bridge", &subnet, bridge);
-    let runtime = FakeCri::start(lab);
-    let config = Config::default()
-        .cri(runtime.socket())
-        .networks(&[network::conf_dir(lab)], &network::bin_dir(lab));
-    let mut node = QuietNode { lab, runtime, network, pods: Vec::new(), serial: 0 };
-    (0..STEADY).for_each(|_| node.create());
-    let daemon = Daemon::start(lab, &config);
-    let follower = daemon.follow();
-    let (times, pause) = match harness::cycles() {
-        Some(cycles) => (cycles / CYCLES_EACH, EACH),
-        None => (2, Duration::ZERO),
-    };
-    for _ in 0..times {
-        std::thread::sleep(pause);
-        node.create();
-        node.end();
-    }
-    std::thread::sleep(Duration::from_secs(u64::from(2 * patience())));
-    quiet(lab, &daemon, &follower, (times, &AtomicUsize::new(0)));
-    let living: Vec<String> = node.pods.iter().map(|pod| pod.container.pod.clone()).collect();
-    until("the living pods are known", 10, || {
-        let known = daemon.list("addresses", &["query", "pod"]);
-        living.iter().all(|name| known.iter().any(|a| a["pod"]["name"] == name.as_str()))
-    });
 }

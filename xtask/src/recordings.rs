@@ -23,17 +23,12 @@ enum Place {
     Host,
     /// On a stock kernel, whose probes report more.
     Vm,
-    /// The same for an hour, on a clock that jumps over idle time.
-    Hour,
 }
-
-/// An hour of `healthy::a_quiet_node_is_healthy`.
-const CYCLES: u32 = 900;
 
 /// A field case (the name of its file), and the test that produces it.
 struct Case(&'static str, &'static str, Place);
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 11] = [
     Case("del-never-called", "lead::exhaustion::add_without_del_fills_a_range", Place::Host),
     Case("range-full", "kubelet::exhaustion::a_pod_fails_long_after", Place::Host),
     Case("freed-while-held", "kubelet::freed::a_freed_ip_is_told", Place::Host),
@@ -49,7 +44,6 @@ const CASES: [Case; 12] = [
     Case("exit-group", "stuck::a_leader_that_hangs_after_a_threads_exit_group", Place::Vm),
     Case("flood-of-neighbours", "bad_link::a_full_neighbour_table", Place::Vm),
     Case("duplicate-on-a-bridge", "reach::one_ip_in_two_netns_on_one_bridge", Place::Vm),
-    Case("healthy-hour", "healthy::a_quiet_node_is_healthy", Place::Hour),
 ];
 
 /// Records the named cases, or all.
@@ -66,17 +60,15 @@ pub(crate) fn command_line(names: &[&str]) -> Result<()> {
     for case in wanted(Place::Host) {
         keep(case.0, &on_this_host(&binaries, case.1)?)?;
     }
-    for (place, cycles) in [(Place::Vm, None), (Place::Hour, Some(CYCLES))] {
-        let cases: Vec<(&str, &str)> = wanted(place).map(|case| (case.0, case.1)).collect();
-        if cases.is_empty() {
-            continue;
-        }
-        for (name, packed) in vm::recordings(&binaries, &cases, cycles)? {
-            let file = place::target().join("recording.gz.base64");
-            fs::write(&file, packed)?;
-            let unpack = format!("base64 -d < '{}' | gunzip", file.display());
-            keep(&name, &output(&mut command(&["sh", "-c", &unpack]))?)?;
-        }
+    let cases: Vec<(&str, &str)> = wanted(Place::Vm).map(|case| (case.0, case.1)).collect();
+    if cases.is_empty() {
+        return Ok(());
+    }
+    for (name, packed) in vm::recordings(&binaries, &cases)? {
+        let file = place::target().join("recording.gz.base64");
+        fs::write(&file, packed)?;
+        let unpack = format!("base64 -d < '{}' | gunzip", file.display());
+        keep(&name, &output(&mut command(&["sh", "-c", &unpack]))?)?;
     }
     Ok(())
 }
@@ -102,12 +94,7 @@ fn keep(name: &str, text: &str) -> Result<()> {
         kept.push_str(&cleaned(line, &words));
         kept.push('\n');
     }
-    let beyond = place::target().join(format!("{name}.jsonl"));
-    if kept.len() > MOST {
-        fs::write(&beyond, &kept)?;
-    }
-    let (size, at) = (kept.len(), beyond.display());
-    ensure!(size <= MOST, "{name} is {size} bytes long, and may be {MOST}: it is in {at}");
+    ensure!(kept.len() <= MOST, "{name} is {} bytes long, and may be {MOST}", kept.len());
     let file = place::repository().join("recordings").join(format!("{name}.jsonl"));
     fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
     println!("{name}: {} lines, {} bytes", kept.lines().count(), kept.len());

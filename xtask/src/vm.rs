@@ -347,19 +347,16 @@ pub(crate) fn doctor(kernel: Stock, binaries: &Binaries) -> Result<String> {
 }
 
 /// Recordings made beside each of these tests (name, test) on the newest stock kernel: by name, the lines of their
-/// packed form. With `cycles` the tests run for so many, in a VM whose clock jumps over idle time.
+/// packed form.
 pub(crate) fn recordings(
     binaries: &Binaries,
     cases: &[(&str, &str)],
-    cycles: Option<u32>,
 ) -> Result<BTreeMap<String, String>> {
     setup::packages(setup::VM)?;
     let kernel = kernel::KERNELS[0];
     let (emulator, fetched) = (Emulator::find(kernel.machine)?, kernel.fetch()?);
-    let cycles = cycles.map(|number| number.to_string());
-    let number = cycles.as_deref().unwrap_or_default();
-    let run = |(name, test): &(&str, &str)| format!("recording {name} {test} {number}\n");
-    let runs: Vec<String> = cases.iter().map(run).collect();
+    let runs: Vec<String> =
+        cases.iter().map(|(name, test)| format!("recording {name} {test}\n")).collect();
     let image = image(kernel, &fetched, binaries, &runs.concat())?;
     let mut said: BTreeMap<String, String> = BTreeMap::new();
     let hear = |line: &str| {
@@ -368,7 +365,7 @@ pub(crate) fn recordings(
             said.entry(name.to_owned()).or_default().extend([packed.trim_end(), "\n"]);
         }
     };
-    let limits = cycles.map_or(qemu::Limits::USUAL, |_| qemu::Limits::SKIPPING);
+    let limits = qemu::Limits::USUAL;
     let tally = qemu::boot_and_hear(&emulator, kernel, &fetched.image, &image, &[], limits, hear)?;
     ensure!(tally.is_some_and(|tally| tally.failed == 0), "a test to be recorded failed");
     Ok(said)

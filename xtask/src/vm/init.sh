@@ -53,11 +53,10 @@ support() {
     [ -s /tmp/support.json ] || code=1
     kill $!
 }
-# recording NAME TEST [CYCLES]: what a recorder beside that test's daemon saw, the longest if it started several: lines
+# recording NAME TEST: what a recorder beside that test's daemon saw, the longest if it started several: lines
 # `ipwatch-recording: NAME BASE64`.
 recording() {
     export IPWATCH_TEST_PROBES=all IPWATCH_TEST_RECORDINGS=/tmp/recordings
-    [ -z "$3" ] || export IPWATCH_TEST_CYCLES="$3"
     mkdir /tmp/recordings
     e2e --jobs 1 "$2" || code=1
     gzip -c "$(ls -S /tmp/recordings/* | head -n 1)" | base64 | while read -r line; do

@@ -21,26 +21,16 @@ pub(crate) struct Limits {
     end: Duration,
     /// For the next line: every test prints its end.
     silence: Duration,
-    /// Whether the VM's clock jumps over the time in which its only CPU is idle: an hour of a quiet node takes minutes.
-    skips_idle: bool,
 }
 
 impl Limits {
     /// Three times the duration of both runs of the suite on two cores, doubled because of another VM.
-    pub(crate) const USUAL: Self = Self {
-        end: Duration::from_secs(3600),
-        silence: Duration::from_secs(300),
-        skips_idle: false,
-    };
+    pub(crate) const USUAL: Self =
+        Self { end: Duration::from_secs(3600), silence: Duration::from_secs(300) };
     /// For tests in their long form: random changes for ten minutes on each of two rungs, at the end of a run, with
     /// nothing else running.
-    pub(crate) const LONG: Self = Self {
-        end: Duration::from_secs(7200),
-        silence: Duration::from_secs(1200),
-        skips_idle: false,
-    };
-    /// For a single test of an hour, most of which is idle.
-    pub(crate) const SKIPPING: Self = Self { skips_idle: true, ..Self::LONG };
+    pub(crate) const LONG: Self =
+        Self { end: Duration::from_secs(7200), silence: Duration::from_secs(1200) };
 }
 
 /// Boots and waits for the end. `None`: the VM did not reach its last line, and has failed, whatever it printed
@@ -69,19 +59,12 @@ pub(crate) fn boot_and_hear(
     // In this process's group, so that Ctrl-C ends the VM too. It also ends if this process ends by any other signal.
     let with_parent = ["setpriv", "--pdeathsig", "KILL"];
     let mut command = shell::command(&with_parent);
-    let Limits { end: limit, silence, skips_idle } = limits;
+    let Limits { end: limit, silence } = limits;
     command.args(["timeout", "--foreground", "--signal=KILL", &limit.as_secs().to_string()]);
     command.args(with_parent).args(emulator.words());
     // Emulated even if /dev/kvm exists: it does not work inside most CI machines.
     let (board, console) = board(kernel.machine);
-    if skips_idle {
-        // An instruction takes 8 ns of the VM's time.
-        command.args(["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=3,sleep=off"]);
-        command.args(["-rtc", "clock=vm"]);
-    } else {
-        command.args(["-accel", "tcg,thread=multi", "-smp", "2"]);
-    }
-    command.args(board);
+    command.args(["-accel", "tcg,thread=multi", "-smp", "2"]).args(board);
     command.args(["-m", "1536", "-nodefaults", "-no-reboot", "-display", "none"]);
     command.args(["-serial", "stdio", "-monitor", "none"]);
     // A NIC that can be moved into a netns. It is connected to nothing.
