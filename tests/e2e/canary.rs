@@ -72,7 +72,7 @@ fn each_event_is_proven(lab: &Lab) {
             "not-tried" => {
                 let why = canary["why"].as_str().unwrap();
                 let known =
-                    ["host's links", "veth", "IPv6", "not supported", "netns-release tells"];
+                    ["host's links", "veth", "IPv6", "not supported", "netns-release reports"];
                 assert!(known.iter().any(|word| why.contains(word)), "{probe}");
             }
             other => panic!("{other}: {probe}"),

@@ -251,7 +251,7 @@ impl<'a> Dockerd<'a> {
     /// The image is imported from the layer that was made for containerd.
     fn import_image(&self) {
         pod::make_image(&self.dir);
-        let layer = fs::read(self.dir.join("layer.tar")).expect("read the layer");
+        let layer = fs::read(self.dir.join("image/layer.tar")).expect("read the layer");
         let (name, tag) = IMAGE.rsplit_once(':').expect("a tag");
         let path = format!("/images/create?fromSrc=-&repo={name}&tag={tag}");
         self.request("POST", &path, &layer, "application/x-tar").expect("import the image");

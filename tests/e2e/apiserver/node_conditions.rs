@@ -12,7 +12,8 @@ use support::{Daemon, Lab};
 use super::{Cluster, SOON, await_status};
 
 support::tests! {
-    a_held_ip_is_a_condition_of_the_node_until_it_is_over needs [ApiServer, FakeCri],
+    // The condition is about every finding of the machine.
+    a_held_ip_is_a_condition_of_the_node_until_it_is_over needs [ApiServer, FakeCri] @ Alone,
 }
 
 /// The daemon's RBAC rules for conditions.

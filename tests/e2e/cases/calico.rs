@@ -312,7 +312,7 @@ fn a_late_del_takes_the_endpoint_of_a_pods_successor(lab: &Lab) {
     let missing = daemon.await_firing("endpoint-missing", SURE, about(ip));
     let words = ["the default route of", "via 169.254.1.1 on eth0", "had no answer", &db.device];
     assert_is(&gateway, &db, Some(&del), &words);
-    let words = [&*format!("the endpoint of shop/db-0 went: {key}"), &db.device, "is Ready"];
+    let words = [&*format!("the endpoint of shop/db-0 was removed: {key}"), &db.device, "is Ready"];
     assert_is(&missing, &db, Some(&del), &words);
     assert_eq!(missing["severity"], "critical", "{missing:#?}");
     assert_eq!(root_in(&daemon, db.netns.inode)["id"], del["id"], "one cause");

@@ -38,7 +38,7 @@ fn a_sandbox_that_is_made_again_and_again_is_a_loop(lab: &Lab) {
     assert_eq!((&pod["namespace"], &pod["name"]), (&"shop".into(), &"web-0".into()));
     assert_eq!(pod["attempt"], TIMES - 1, "the newest: {finding:#?}");
     let proof = super::evidence(&finding);
-    let known = proof.matches("was made").count();
+    let known = proof.matches("was created").count();
     assert!(known >= 5, "{proof}");
     assert!(all.iter().all(|pod| proof.contains(&pod.sandbox[..12])), "{proof}");
     assert!(finding["impact"].as_str().unwrap().contains("IP"), "says what it costs: {finding:#?}");

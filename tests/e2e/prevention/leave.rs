@@ -71,7 +71,7 @@ fn a_network_is_wrapped_and_left_while_pods_run(lab: &Lab) {
     said(&containerd, &cache, &["install"]);
     assert!(read(&file).contains(OWN) && program.exists());
     assert!(said(&containerd, &cache, &["install"]).contains("nothing to change"));
-    assert!(said(&containerd, &cache, &["status"]).contains("ipwatch-ipam before host-local"));
+    assert!(said(&containerd, &cache, &["status"]).contains("ipwatch-ipam wraps host-local"));
     // The daemon and the state of the lab, as an administrator sets options. In place: see `pod/shared.rs`.
     let mut list: Value = serde_json::from_str(&read(&file)).unwrap();
     list["plugins"][0]["ipam"]["socket"] = daemon::socket_in(lab).to_str().unwrap().into();
@@ -92,7 +92,7 @@ fn a_network_is_wrapped_and_left_while_pods_run(lab: &Lab) {
     let shape = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     assert_eq!(shape(&read(&file)), shape(&plain), "as it was");
     assert!(program.exists(), "two pods may need it");
-    let told = ["stays: for another 60 minutes", "as long as a file of", "`ipwatch cni uninstall`"];
+    let told = ["stays: for another 60 minutes", "as long as a file in", "`ipwatch cni uninstall`"];
     assert!(told.iter().all(|part| text.contains(part)), "{text}");
     let command = text.lines().find(|line| line.contains("&& rm ")).expect("a command").to_owned();
     let run = || Command::new("sh").args(["-c", &command]).status().unwrap();
@@ -103,7 +103,7 @@ fn a_network_is_wrapped_and_left_while_pods_run(lab: &Lab) {
     let mark = fs::File::options().write(true).open(containerd.parked().join("unwrapped")).unwrap();
     mark.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     let _ = run();
-    assert!(said(&containerd, &cache, &["uninstall"]).contains("stays: as long as a file of"));
+    assert!(said(&containerd, &cache, &["uninstall"]).contains("stays: as long as a file in"));
     assert!(program.exists());
     // DEL of one with the configuration that is there now, and of the other, as CRI-O does, with its own.
     containerd.stop(&through);
