@@ -124,7 +124,11 @@ fn the_socket_is_opened_as_the_configuration_says(lab: &Lab) {
         (one("probes", "event", "arp-claim"), one("sources", "name", "arp"))
     };
     let (probe, source) = standing("always");
-    let heard = if probe["rung"] == "socket" { "alone" } else { "and the host's links" };
+    let heard = if probe["rung"] == "socket" {
+        "only the links of the host's netns"
+    } else {
+        "and the host's links"
+    };
     assert!(source["detail"].as_str().unwrap().contains(heard), "{probe} {source}");
     let (probe, source) = standing("off");
     assert_ne!(probe["rung"], "socket");

@@ -96,7 +96,9 @@ impl Api {
         if code.starts_with('2') {
             // `ok` of /readyz is not JSON.
             let answer: Value = serde_json::from_str(answer).unwrap_or_default();
-            if let (true, Some(name)) = (method == "POST", answer["metadata"]["name"].as_str()) {
+            // What a dry run made is not there, and a DELETE of the path with its query would delete the collection.
+            let made = method == "POST" && !path.contains('?');
+            if let (true, Some(name)) = (made, answer["metadata"]["name"].as_str()) {
                 self.note(&format!("{path}/{name}"));
             }
             Ok(answer)
