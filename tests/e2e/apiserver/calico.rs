@@ -147,6 +147,7 @@ fn a_leak_of_a_block_is_freed_and_comes_back(lab: &Lab) {
     let (id, pod) = (dead.paper.sandbox.clone(), dead.paper.name.clone());
     drop(dead);
     let leak = daemon.await_firing("ipam-reservation-leaked", SOON * 2, crate::lead::is_about(&ip));
+    support::remedy::Shell::new(lab).looks(&leak);
     let finding = leak["id"].as_str().expect("an id");
 
     let config = cluster.control.admin_config();
