@@ -19,7 +19,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub use self::roster::{Left, MOST_LEFT, Roster, Verdict};
 use crate::clock;
@@ -31,7 +31,9 @@ const LONGEST: u64 = 2_000_000_000;
 const LONGEST_BETWEEN: u64 = 10_000_000_000;
 /// Maximum number of bytes read of the mounts: about 40,000 mounts.
 const MOUNTS: usize = 8 << 20;
-/// Between two checks of a thread.
+/// Added to the time of a check, so that the read is over the limit then.
+const MARGIN: Duration = Duration::from_millis(1);
+/// Between two checks of a thread whose read or job takes long.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What a read may hang at.
@@ -77,13 +79,17 @@ struct Shared {
     left: AtomicUsize,
     /// Changes whenever a thread has returned.
     returned: watch::Sender<u64>,
+    /// The watcher has nothing to wait for but [`Readings::stirred`].
+    rests: AtomicBool,
+    stirred: Notify,
 }
 
 impl Default for Readings {
     fn default() -> Self {
         let (returned, _) = watch::channel(0);
         let (roster, left) = (Mutex::default(), AtomicUsize::new(0));
-        Self(Arc::new(Shared { roster, left, returned }))
+        let (rests, stirred) = (AtomicBool::new(false), Notify::new());
+        Self(Arc::new(Shared { roster, left, returned, rests, stirred }))
     }
 }
 
@@ -119,6 +125,24 @@ impl Readings {
     #[must_use]
     pub fn returns(&self) -> watch::Receiver<u64> {
         self.0.returned.subscribe()
+    }
+
+    /// Announces that the watcher will wait for [`stirred`](Self::stirred). It must look once more at whether a thread
+    /// is at work before it waits: what begins later stirs it.
+    pub fn rest(&self) {
+        self.0.rests.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until a thread begins a job or ends. Cancel-safe, for a single waiter.
+    pub async fn stirred(&self) {
+        self.0.stirred.notified().await;
+    }
+
+    /// Wakes the watcher if it rests.
+    pub fn stir(&self) {
+        if self.0.rests.swap(false, Ordering::SeqCst) {
+            self.0.stirred.notify_one();
+        }
     }
 
     /// Since when it is known that this read would hang.
@@ -179,6 +203,7 @@ impl Slot {
     pub fn during<T>(self: &Arc<Self>, job: impl FnOnce() -> T) -> (T, Option<Target>) {
         SLOT.set(Some(Arc::clone(self)));
         self.now().since = clock::now();
+        self.readings.stir();
         let done = job();
         SLOT.set(None);
         let mut now = self.now();
@@ -222,6 +247,21 @@ impl Slot {
         self.left.store(matches!(verdict, Verdict::LeftBehind(_)), Ordering::Release);
         self.readings.count(&roster);
         verdict
+    }
+
+    /// Time until [`hangs`](Self::hangs) may have something new to say; `None` if nothing hangs and the thread waits for
+    /// a job.
+    #[must_use]
+    pub fn next_look(&self, now: BootNs) -> Option<Duration> {
+        let since = self.now().since;
+        if since == BootNs::default() {
+            // The thread may have come back since the last look.
+            let hangs = self.readings.0.left.load(Ordering::Acquire) > 0;
+            return hangs.then_some(LOOK_EVERY);
+        }
+        let due = Duration::from_nanos(since.plus(LONGEST).since(now));
+        // Past its time: either it has not come back, or the job is long and its next read is yet to be seen.
+        Some(if due.is_zero() { LOOK_EVERY } else { due + MARGIN })
     }
 
     /// The thread has ended, for whatever reason, and was not left behind before.

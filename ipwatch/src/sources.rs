@@ -27,6 +27,7 @@ pub mod ipam;
 pub(crate) mod json;
 pub mod kubernetes;
 pub mod netlink;
+mod pace;
 pub mod probes;
 pub mod procfs;
 mod ready;

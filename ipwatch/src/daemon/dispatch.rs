@@ -111,8 +111,10 @@ impl Dispatch {
         let again = dispatch.clone();
         let posts: Vec<Box<dyn workers::Watched>> =
             vec![Box::new(visits), Box::new(looking), Box::new(searching)];
-        let troubles = dispatch.troubles.clone();
-        tokio::spawn(workers::watch(posts, troubles, emit.clone(), move || again.snapshot()));
+        let (readings, troubles) = (dispatch.readings.clone(), dispatch.troubles.clone());
+        let watch =
+            workers::watch(posts, readings, troubles, emit.clone(), move || again.snapshot());
+        tokio::spawn(watch);
         Ok(dispatch)
     }
 

@@ -149,6 +149,12 @@ impl Restarts {
         self.pauses.after_failure()
     }
 
+    /// Time until [`has_settled`](Self::has_settled) may hold; `None` if the part has not ended.
+    pub(super) fn settles_in(&self, began: BootNs) -> Option<Duration> {
+        let due = began.plus(nanos(self.pace.settles));
+        self.troubles.has(&self.part).then(|| Duration::from_nanos(due.since(clock::now())))
+    }
+
     /// Whether the part had ended and, restarted at `began`, works again.
     pub(super) fn has_settled(&self, began: BootNs) -> bool {
         self.troubles.has(&self.part) && clock::now().since(began) >= nanos(self.pace.settles)

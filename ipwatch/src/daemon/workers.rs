@@ -6,14 +6,16 @@
 //! after a pause ([`super::restarts`]).
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::restarts::{Part, Restarts, Troubles, panicked};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, Presence};
-use crate::reading::{LOOK_EVERY, Readings, Slot, Target, Verdict};
+use crate::reading::{Readings, Slot, Target, Verdict};
 use crate::sources::Emit;
 
 /// Starts a thread whose name `ps -L` shows.
@@ -61,8 +63,9 @@ pub(super) struct Post<J> {
     jobs: Arc<Mutex<Receiver<J>>>,
     begin: Arc<Begin<J>>,
     slot: Arc<Slot>,
-    /// `None` if the thread is to be replaced, or the daemon is shutting down.
-    thread: Option<JoinHandle<Ended>>,
+    /// The thread, and whether it is about to end. `None` if the thread is to be replaced, or the daemon is shutting
+    /// down.
+    thread: Option<(JoinHandle<Ended>, Arc<AtomicBool>)>,
     began: BootNs,
     /// When the next thread is to be started.
     due: Option<BootNs>,
@@ -102,7 +105,14 @@ impl<J: Send + 'static> Post<J> {
         let worker = Worker { slot: Arc::clone(&slot), jobs: Arc::clone(&self.jobs) };
         let begin = Arc::clone(&self.begin);
         self.began = clock::now();
-        self.thread = Some(spawn(self.name, move || begin(&worker))?);
+        let readings = self.readings.clone();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = Ends { over: Arc::clone(&over), readings };
+        let work = move || {
+            let _ends = ends;
+            begin(&worker)
+        };
+        self.thread = Some((spawn(self.name, work)?, over));
         self.slot = slot;
         Ok(())
     }
@@ -121,6 +131,19 @@ impl<J: Send + 'static> Post<J> {
     }
 }
 
+/// Tells the watcher, when it is dropped, that a thread ends: normally or by a panic.
+struct Ends {
+    over: Arc<AtomicBool>,
+    readings: Readings,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.readings.stir();
+    }
+}
+
 /// What changed at a post.
 #[derive(Debug)]
 pub(super) enum News {
@@ -131,15 +154,19 @@ pub(super) enum News {
 }
 
 /// A post as [`watch`] sees it.
-pub(super) trait Watched: Send {
+pub(super) trait Watched: Send + Sync {
     /// Replaces a thread that hangs or has ended.
     fn look(&mut self) -> Option<News>;
+
+    /// Time until a look is due; `None` if nothing can change before [`Readings::stirred`].
+    fn next_look(&self) -> Option<Duration>;
 }
 
 impl<J: Send + 'static> Watched for Post<J> {
     fn look(&mut self) -> Option<News> {
         let now = clock::now();
-        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
+        // `join` waits only for the thread's last instructions.
+        if let Some((thread, _)) = self.thread.take_if(|(_, over)| over.load(Ordering::SeqCst)) {
             self.slot.ended();
             match thread.join() {
                 Ok(Ok(())) => {}
@@ -161,19 +188,33 @@ impl<J: Send + 'static> Watched for Post<J> {
         }
         self.restarts.has_settled(self.began).then_some(News::Works(self.restarts.part))
     }
+
+    fn next_look(&self) -> Option<Duration> {
+        let now = clock::now();
+        let Some((_, over)) = &self.thread else {
+            return self.due.map(|due| Duration::from_nanos(due.since(now)));
+        };
+        if over.load(Ordering::SeqCst) {
+            return Some(Duration::ZERO);
+        }
+        let settles = self.restarts.settles_in(self.began);
+        self.slot.next_look(now).into_iter().chain(settles).min()
+    }
 }
 
-/// Watches the threads until the daemon shuts down. Must be called on the main thread, whose netns is the host's: a
-/// new thread inherits the netns of its creator (`copy_namespaces`, kernel/nsproxy.c). `again` is called after a
-/// thread was left behind: it requests a snapshot, because that thread's work is lost.
+/// Watches the threads until the daemon shuts down; while none of them works, it waits for nothing but
+/// [`Readings::stirred`]. Must be called on the main thread, whose netns is the host's: a new thread inherits the netns
+/// of its creator (`copy_namespaces`, kernel/nsproxy.c). `again` is called after a thread was left behind: it requests
+/// a snapshot, because that thread's work is lost.
 pub(super) async fn watch(
     mut posts: Vec<Box<dyn Watched>>,
+    readings: Readings,
     troubles: Troubles,
     out: Emit,
     again: impl Fn(),
 ) {
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        wait(&posts, &readings).await;
         for post in &mut posts {
             let told = match post.look() {
                 None => continue,
@@ -187,6 +228,24 @@ pub(super) async fn watch(
                 return;
             }
         }
+    }
+}
+
+/// Waits until one of the posts must be looked at.
+async fn wait(posts: &[Box<dyn Watched>], readings: &Readings) {
+    loop {
+        let due = || posts.iter().filter_map(|post| post.next_look()).min();
+        let mut pause = due();
+        if pause.is_none() {
+            readings.rest();
+            // A job that began before `rest` has stirred nobody.
+            pause = due();
+        }
+        let Some(pause) = pause else {
+            readings.stirred().await;
+            continue;
+        };
+        return tokio::time::sleep(pause).await;
     }
 }
 

@@ -87,9 +87,54 @@ fn nobody_takes_the_place_of_a_thread_that_ends_with_the_daemon() {
     let (mut post, jobs, _came, troubles) = post(|_| Ok(()));
     drop(jobs);
     let thread = post.thread.as_ref().unwrap();
-    while !thread.is_finished() {
+    while !thread.0.is_finished() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(post.look().is_none() && post.thread.is_none() && post.due.is_none());
     assert_eq!(troubles.report(), []);
+}
+
+/// A post that is never to be looked at by the clock.
+struct Resting(Arc<AtomicUsize>);
+
+impl Watched for Resting {
+    fn look(&mut self) -> Option<News> {
+        self.0.fetch_add(1, Relaxed);
+        None
+    }
+
+    fn next_look(&self) -> Option<Duration> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn posts_without_work_cost_no_wake_up() {
+    let (looks, readings) = (Arc::<AtomicUsize>::default(), Readings::default());
+    let (out, _facts) = Emit::channel(1);
+    let posts: Vec<Box<dyn Watched>> = vec![Box::new(Resting(Arc::clone(&looks)))];
+    let watching = watch(posts, readings.clone(), Troubles::default(), out, || ());
+    let long = 3 * crate::reading::LOOK_EVERY;
+    assert!(tokio::time::timeout(long, watching).await.is_err());
+    assert_eq!(looks.load(Relaxed), 0);
+}
+
+#[test]
+fn a_post_is_looked_at_when_its_thread_may_hang_and_not_before() {
+    let (mut post, jobs, came, _) = post(|_| Ok(()));
+    assert_eq!(post.next_look(), None, "it waits for a job");
+    let slot = Arc::clone(&post.slot);
+    let (next, _) = slot.during(|| post.next_look());
+    let next = next.expect("it works");
+    assert!(next > Duration::from_secs(1) && next <= Duration::from_millis(2_001), "{next:?}");
+    assert_eq!(post.next_look(), None, "it waits again");
+    drop((jobs, came));
+    for _ in 0..30_000 {
+        if post.next_look() == Some(Duration::ZERO) {
+            assert!(post.look().is_none(), "the daemon shuts down");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the end of the thread is not seen");
 }

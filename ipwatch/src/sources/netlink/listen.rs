@@ -24,6 +24,7 @@ use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
 use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
+use crate::sources::pace::Pace;
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 
@@ -148,6 +149,7 @@ impl Listener {
         let (link_ready, neigh_ready) = (links.ready()?, neighbours.ready()?);
         let route_ready = routes.ready()?;
         let mut buffer = vec![0; BUFFER];
+        let mut pace = Pace::new(clock::now());
         loop {
             // `biased`: addresses always come first.
             let (channel, ready) = tokio::select! {
@@ -167,6 +169,9 @@ impl Listener {
                 lost.send(channel.kind).await.map_err(|_| Closed)?;
                 let states = [&*links, neighbours, routes].map(|channel| channel.state(counters));
                 *told = states.map(|state| state.what).into();
+            }
+            if empty {
+                pace.after_read().await;
             }
         }
     }

@@ -12,8 +12,10 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot, watch};
 use super::events::{self, Counters};
 use super::plugin_file;
 use crate::canary::Claims;
+use crate::clock;
 use crate::fact::Fact;
 use crate::reading::Readings;
+use crate::sources::pace::Pace;
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
 use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
@@ -215,6 +217,7 @@ impl Reader {
         let fd = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
         // A duplicate fd, so that the ring buffer survives a failed registration.
         let readable = ready(fd.try_clone_to_owned()?, Interest::READABLE)?;
+        let mut pace = Pace::new(clock::now());
         loop {
             claims.settled().await;
             let mut guard = readable.readable().await?;
@@ -243,6 +246,9 @@ impl Reader {
             }
             if out.tell(facts).await.is_err() {
                 return Ok(());
+            }
+            if empty {
+                pace.after_read().await;
             }
         }
     }
