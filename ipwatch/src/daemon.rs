@@ -23,6 +23,7 @@ mod host_id;
 mod jobs;
 mod latency;
 mod memory;
+mod network;
 mod orphan_sockets;
 mod own;
 mod readers;
@@ -47,12 +48,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use self::canary::When;
 use self::core::{Core, Parts};
+use self::network::Network;
 pub use self::record_replay::{record, replay};
 use self::reload::Reloads;
 pub use self::reload::Reread;
 use self::scraped::Scrape;
 use self::service::Service;
-use self::start::{Sight, Started};
+use self::start::{NO_NETWORK, Sight, Started};
 use crate::api::Streams;
 use crate::api::server::{Options, Server};
 use crate::bounded;
@@ -90,13 +92,15 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut hangup = signal(SignalKind::hangup())?;
         let mut service = Service::start();
         let canary = if config.probes.canary { When::Daily } else { When::Asked };
-        let started = start::start(&config, Sight::Everything, canary).await?;
+        let network = Network::default();
+        let started = start::start(&config, Sight::Everything, canary, &network).await?;
         let file = open_ledger(&config, &started)?;
         let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);
-        let (mut core, requests) = core(&config, started, file, &events, otlp, scrapes)?;
+        let (mut core, requests) =
+            core(&config, started, file, &events, otlp, (scrapes, &network))?;
         core.beat(service.beat());
-        tell_cluster(&config, &node, &mut core);
+        tell_cluster(&config, &node, &mut core, &network)?;
         let mut reloads = Reloads::new(reread, config);
 
         let (stop, mut stopped) = watch::channel(());
@@ -108,12 +112,14 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate())?;
         let (input, output, error) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let attended = input.is_terminal() || output.is_terminal() || error.is_terminal();
-        let measuring = meters.map(|server| {
+        let measuring = meters.map(|server| -> anyhow::Result<_> {
             let mut stopped = stop.subscribe();
-            tokio::spawn(server.run(asking, async move {
+            let _network = network.enter().context(NO_NETWORK)?;
+            Ok(tokio::spawn(server.run(asking, async move {
                 let _ = stopped.changed().await;
-            }))
+            })))
         });
+        let measuring = measuring.transpose()?;
         let mut told = false;
         loop {
             tokio::select! {
@@ -172,19 +178,25 @@ fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
 
 /// Starts to send Events to the API server, and to keep conditions there, if that is configured and the API server can be
 /// reached.
-fn tell_cluster(config: &Config, node: &str, core: &mut Core) {
+fn tell_cluster(
+    config: &Config,
+    node: &str,
+    core: &mut Core,
+    network: &Network,
+) -> anyhow::Result<()> {
     let settings = &config.kubernetes;
     if !settings.events && !settings.node_conditions {
-        return;
+        return Ok(());
     }
     let door = match settings.door() {
         Ok(door) => door,
         Err(why) => {
             let key = if settings.events { "events" } else { "node_conditions" };
             tracing::warn!("kubernetes.{key}: the API server is {why}");
-            return;
+            return Ok(());
         }
     };
+    let _network = network.enter().context(NO_NETWORK)?;
     let node = settings.node_name(node);
     if settings.node_conditions {
         match sinks::conditions::Conditions::start(door.clone(), node.clone()) {
@@ -195,6 +207,7 @@ fn tell_cluster(config: &Config, node: &str, core: &mut Core) {
     if settings.events {
         core.tell_cluster(sinks::events::Events::start(door, node));
     }
+    Ok(())
 }
 
 /// The OTLP settings, validated before anything is started.
@@ -223,7 +236,7 @@ fn core(
     file: LedgerFile,
     events: &Streams,
     otlp: Option<sinks::otlp::Settings>,
-    scrapes: mpsc::Receiver<metrics::Question>,
+    (scrapes, network): (mpsc::Receiver<metrics::Question>, &Network),
 ) -> anyhow::Result<(Core, mpsc::Sender<crate::api::Request>)> {
     let node = sinks::Node {
         name: started.boot.node.clone(),
@@ -234,8 +247,13 @@ fn core(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         resource: otlp.as_ref().map(|otlp| otlp.resource.clone()).unwrap_or_default(),
     };
-    let sinks =
-        Sinks::start(otlp, &node, &started.readings).context("the configuration is wrong")?;
+    let sinks = match otlp {
+        None => Sinks::default(),
+        Some(otlp) => {
+            let _network = network.enter().context(NO_NETWORK)?;
+            Sinks::start(otlp, &node, &started.readings).context("the configuration is wrong")?
+        }
+    };
     let mut calls = started.calls;
     calls.export_to(sinks.otlp().and_then(sinks::otlp::Otlp::calls));
     let mut scrape = Scrape::default();
@@ -316,11 +334,13 @@ fn one_shot(
     config.holders.grace = config.holders.grace.min(SCAN_GRACE);
     on_runtime(async {
         let events = Streams::new(1);
-        let started = start::start(&config, sight, canary).await?;
+        let network = Network::default();
+        let started = start::start(&config, sight, canary, &network).await?;
         let file = LedgerFile::open(None, &started.boot, Retention::default())?;
         let (_asking, scrapes) = mpsc::channel(1);
         // A one-shot prints its answer to standard output and serves no socket.
-        let (mut core, _requests) = core(&config, started, file, &events, None, scrapes)?;
+        let (mut core, _requests) =
+            core(&config, started, file, &events, None, (scrapes, &network))?;
         core.engine.set_daemon(Daemon::Absent);
         let thresholds = core.in_haste();
         let patience = thresholds.grace + 2 * thresholds.second_look + 5_000_000_000;

@@ -34,6 +34,7 @@ mod nearest;
 pub mod prefix;
 pub mod reading;
 pub mod remedy;
+mod rights;
 #[cfg(test)]
 mod rooms;
 pub mod sinks;

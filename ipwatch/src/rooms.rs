@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom to the top. A room may use those before it. Rooms in the same line may use each other, for the
 /// reason in the comment above them.
 const ORDER: &[&[&str]] = &[
-    &["escape", "nearest", "prefix"],
+    &["escape", "nearest", "prefix", "rights"],
     &["fact"],
     &["clock"],
     // `bounded` limits a read in size, and `reading` in time.

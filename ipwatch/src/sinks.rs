@@ -69,8 +69,8 @@ pub struct Counters {
     pub conditions: Option<conditions::Counters>,
 }
 
-/// Every sink.
-#[derive(Debug)]
+/// Every sink. By default, the log alone.
+#[derive(Debug, Default)]
 pub struct Sinks {
     otlp: Option<Otlp>,
     events: Option<Events>,
@@ -79,17 +79,12 @@ pub struct Sinks {
 }
 
 impl Sinks {
-    /// Starts the log sink, and the OTLP sink if it is configured. Must be called within a tokio runtime.
+    /// Starts the OTLP sink beside the log. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The settings are invalid. A collector that is unreachable is not an error: it may come up later.
-    pub fn start(
-        otlp: Option<Settings>,
-        node: &Node,
-        readings: &Readings,
-    ) -> Result<Self, OtlpError> {
-        let otlp = otlp.map(|settings| Otlp::start(settings, node, readings)).transpose()?;
-        Ok(Self { otlp, events: None, conditions: None, published: 0 })
+    pub fn start(otlp: Settings, node: &Node, readings: &Readings) -> Result<Self, OtlpError> {
+        Ok(Self { otlp: Some(Otlp::start(otlp, node, readings)?), ..Self::default() })
     }
 
     /// Adds the Kubernetes Events sink, and publishes the findings that are already open to it.

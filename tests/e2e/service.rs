@@ -20,6 +20,7 @@ support::tests! {
     the_journal_gets_fields needs [Fuse],
     with_the_units_capabilities_it_sees_everything needs [Fuse] @ Kernel Stock,
     a_capability_that_is_missing_is_named @ Kernel,
+    a_thread_that_talks_to_the_network_has_no_capability,
     an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to needs [Fuse],
 }
 
@@ -346,4 +347,28 @@ fn an_acknowledgement_lasts_over_a_restart_and_no_longer_than_it_is_meant_to(lab
     assert!(acked(&daemon).is_null());
     assert_eq!(daemon.ask(&["ack", "77777777"]).status.code(), Some(3));
     assert_eq!(daemon.ask(&["ack", ""]).status.code(), Some(2), "nothing is meant by nothing");
+}
+
+fn a_thread_that_talks_to_the_network_has_no_capability(lab: &Lab) {
+    // Nobody listens there; the thread is started for whom it is to talk to.
+    let daemon = Daemon::start(lab, &Config::default().otlp("http://127.0.0.1:9"));
+    let effective = |name: &str| -> u64 {
+        let tasks = format!("/proc/{}/task", daemon.pid());
+        let status = fs::read_dir(tasks).unwrap().filter_map(|task| {
+            let task = task.ok()?.path();
+            let comm = fs::read_to_string(task.join("comm")).ok()?;
+            (comm.trim_end() == name).then(|| fs::read_to_string(task.join("status")).ok())?
+        });
+        let status = status.last().unwrap_or_else(|| panic!("no thread {name}"));
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    };
+    for name in ["ipwatch-network", "ledger"] {
+        assert_eq!(effective(name), 0, "{name}");
+    }
+    let all = unit::mask(&unit::capabilities());
+    for name in ["ipwatch-netns", "ipwatch-looks", "ipwatch-search", "ipwatch-calls"] {
+        let kept = effective(name);
+        assert!(kept != 0 && kept & !all == 0 && kept != all, "{name}: {kept:x}");
+    }
 }

@@ -19,6 +19,7 @@ use super::workers::{self, Post};
 use crate::fact::{BootNs, NetnsRef, Observation, SourceName};
 use crate::map::request::Request;
 use crate::reading::Readings;
+use crate::rights::{self, Rights};
 use crate::sources::Emit;
 use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
@@ -86,10 +87,12 @@ impl Dispatch {
         let visitor = Visitor { observe_only, out: emit.clone() };
         let post = |part| Restarts::new(part, Pace::default(), &troubles);
         let visits = Post::start("netns", post(NETNS), &readings, netns_jobs, move |worker| {
+            rights::keep(Rights::EnterNetns);
             visitor.work(worker)
         })?;
         let (proc, out) = (Proc::new(), emit.clone());
         let looking = Post::start("looks", post(LOOKS), &readings, look_jobs, move |worker| {
+            rights::keep(Rights::ReadProcesses);
             readers::look(worker, &proc, host, &out)
         })?;
         let searcher = Searcher {
@@ -103,6 +106,7 @@ impl Dispatch {
         };
         let searching =
             Post::start("search", post(SEARCH), &readings, search_jobs, move |worker| {
+                rights::keep(Rights::Search);
                 searcher.work(worker)
             })?;
         let polls_also = Arc::default();

@@ -20,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use self::again::{Again, Packer, Past, Written};
 use super::canary::When;
 use super::core::heard;
+use super::network::Network;
 use super::own::Own;
 use super::span_links::SpanLinks;
 use super::start::{self, Started};
@@ -114,7 +115,9 @@ pub fn record(
         None => Box::new(BufWriter::new(io::stdout())),
     };
     on_runtime(async move {
-        let started = start::start(&config, start::Sight::Everything, When::Never).await?;
+        let network = Network::default();
+        let started =
+            start::start(&config, start::Sight::Everything, When::Never, &network).await?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let end = tokio::time::sleep(duration.unwrap_or(Duration::from_secs(u32::MAX.into())));

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use super::calls::Calls;
 use super::canary::{Keeper, When};
 use super::dispatch::{Dispatch, Settings};
+use super::network::Network;
 use super::restarts::{Part, Troubles, keep, on_a_thread};
 use crate::bounded;
 use crate::clock;
@@ -17,6 +18,7 @@ use crate::config::Config;
 use crate::contract::Probe;
 use crate::fact::{Boot, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::reading::Readings;
+use crate::rights::{self, Rights};
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Events, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
@@ -56,6 +58,9 @@ const PLUGINS: Part = Part {
     sources: &[SourceName::Probes],
     is_vital: false,
 };
+
+/// Context of an error.
+pub(super) const NO_NETWORK: &str = "cannot start the thread for servers on the network";
 
 /// What to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +122,12 @@ impl Eyes {
 }
 
 /// Starts every source. A source that cannot be started is reported as down, except netlink, which is required.
-pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow::Result<Started> {
+pub(super) async fn start(
+    config: &Config,
+    sight: Sight,
+    canary: When,
+    network: &Network,
+) -> anyhow::Result<Started> {
     let canary = if config.observe_only { When::Never } else { canary };
     let (emit, facts) = Emit::channel(256);
     let host =
@@ -138,6 +148,7 @@ pub(super) async fn start(config: &Config, sight: Sight, canary: When) -> anyhow
         let mut cluster = config.kubernetes.clone();
         // Calico keeps its data in one place: if an etcd is configured, the data is there.
         cluster.calico &= config.calico.etcd_endpoints.is_empty();
+        let _network = network.enter().context(NO_NETWORK)?;
         kubernetes::start(&cluster, &boot.node, &emit, &readings);
         calico::start(&config.calico, &cluster, &boot.node, &emit);
     }
@@ -379,6 +390,7 @@ fn read_tasks(tasks: probes::Tasks, dispatch: &Dispatch, troubles: Troubles, emi
     let session = async move || {
         let (tasks, out, dispatch) = (Arc::clone(&tasks), out.clone(), dispatch.clone());
         let read = move || {
+            rights::keep(Rights::Search);
             // A reader that panicked may leave old records of single tasks: the next look corrects them.
             tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &dispatch)
         };

@@ -12,8 +12,10 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread;
 
-use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
+use rustix::thread::UnshareFlags;
 use tokio::sync::oneshot;
+
+use crate::rights::{self, Rights};
 
 /// Names that wait for the thread. There are fewer servers than this in any configuration.
 const QUEUE: usize = 16;
@@ -62,9 +64,7 @@ fn apart() -> io::Result<()> {
     // SAFETY: nothing in this process relies on this thread having the same root, working directory and umask as the
     // others; that they differ is the purpose.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }?;
-    let none = CapabilitySet::empty();
-    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    Ok(rustix::thread::set_capabilities(None, none)?)
+    rights::try_keep(Rights::None)
 }
 
 fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {

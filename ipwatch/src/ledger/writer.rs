@@ -22,6 +22,7 @@ use super::tenure::RowKey;
 use crate::clock;
 use crate::contract::{Past, Tenure};
 use crate::fact::{BootNs, SourceStatus};
+use crate::rights::{self, Rights};
 use crate::sources::backoff::Pauses;
 
 /// Number of waiting rows above which they are written at once.
@@ -340,7 +341,10 @@ pub(super) fn start(
         .name("ledger".to_owned())
         // It writes rows of a few kilobytes; the default of 2 MiB would only waste address space.
         .stack_size(512 * 1024)
-        .spawn(move || writer.begin(&tell))
+        .spawn(move || {
+            rights::keep(Rights::None);
+            writer.begin(&tell);
+        })
         .map_err(|error| StoreError::Io(format!("no thread to write it: {error}")))?;
     match opened.recv_timeout(pace.patience) {
         Ok(refused) => refused.map_or(Ok(shared), Err),

@@ -15,6 +15,7 @@ use crate::canary::Claims;
 use crate::clock;
 use crate::fact::Fact;
 use crate::reading::Readings;
+use crate::rights::{self, Rights};
 use crate::sources::pace::Pace;
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
@@ -162,6 +163,7 @@ fn on_a_thread(
     };
     let (done, ended) = oneshot::channel();
     let work = move || {
+        rights::keep(Rights::Search);
         plugin_file::leave_behind(readings);
         // Fails if there is no receiver any more: the daemon is shutting down.
         let _ = done.send(runtime.block_on(read));
