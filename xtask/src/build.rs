@@ -34,11 +34,17 @@ pub(crate) fn cargo(words: &[&str]) -> Result<Command> {
 
 /// Like [`cargo`], for another architecture.
 fn cargo_for(machine: Machine, words: &[&str]) -> Result<Command> {
+    let mut cargo = plain_cargo(words);
+    machine.set(&mut cargo)?;
+    Ok(cargo)
+}
+
+/// A cargo command in the repository, for what is not built.
+pub(crate) fn plain_cargo(words: &[&str]) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut cargo = Command::new(program);
     cargo.args(words).current_dir(place::repository());
-    machine.set(&mut cargo)?;
-    Ok(cargo)
+    cargo
 }
 
 /// Builds the product for tests: in the dev profile, which takes minutes.
@@ -61,8 +67,50 @@ pub(crate) fn release() -> Result<PathBuf> {
 /// Like [`release`], for another architecture.
 pub(crate) fn release_for(machine: Machine) -> Result<PathBuf> {
     machine.ensure_tools()?;
-    run(&mut cargo_for(machine, &["build", "--release", "-p", "ipwatch", "-p", "ipwatch-ipam"])?)?;
+    let mut cargo = cargo_for(
+        machine,
+        &["build", "--release", "--locked", "-p", "ipwatch", "-p", "ipwatch-ipam"],
+    )?;
+    run(without_paths(&mut cargo, machine)?)?;
     Ok(place::target().join(machine.triple()).join("release/ipwatch"))
+}
+
+/// The directory in which cargo keeps the sources of crates.
+pub(crate) fn cargo_home() -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).context("HOME is not set")
+}
+
+/// Has no path of this machine in the binary (panics name the file of their source), so that it is the same wherever it
+/// is built. cargo leaves `--remap-path-prefix` out of the hashes in symbols (since 1.85).
+fn without_paths(cargo: &mut Command, machine: Machine) -> Result<&mut Command> {
+    let here = |program: &str, words: &[&str]| -> Result<PathBuf> {
+        let mut command = command(&[program]);
+        let said = output(command.args(words).current_dir(place::repository()))?;
+        Ok(PathBuf::from(said.trim()))
+    };
+    let sources = cargo_home()?.join("registry/src");
+    let mut prefixes = vec![
+        (place::repository().to_owned(), "/ipwatch".to_owned()),
+        (place::target(), "/target".to_owned()),
+    ];
+    // Each registry has a directory, whose name has a hash of the registry's address.
+    for registry in std::fs::read_dir(&sources).into_iter().flatten().flatten() {
+        prefixes.push((registry.path(), "/crates".to_owned()));
+    }
+    // With the component rust-src, rustc names the standard library's files there, and without it these.
+    let rustc = output(command(&["rustc", "-vV"]).current_dir(place::repository()))?;
+    let hash = rustc.lines().find_map(|line| line.strip_prefix("commit-hash: "));
+    let library = here("rustc", &["--print", "sysroot"])?.join("lib/rustlib/src/rust");
+    prefixes.push((library, format!("/rustc/{}", hash.context("rustc has no commit hash")?)));
+    let flags: Vec<String> = prefixes
+        .iter()
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
+        .collect();
+    let flags = serde_json::to_string(&flags)?;
+    // Added to the flags of .cargo/config.toml, which the variable would replace.
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    Ok(cargo.args(["--config", &format!("target.{}.rustflags={flags}", machine.triple())]))
 }
 
 /// Builds the release binary of another checkout, in that checkout.

@@ -59,14 +59,18 @@ impl Machine {
         format!("{}-linux-gnu", self.name())
     }
 
+    /// Debian's package with its C library, to build for it on another architecture.
+    pub(crate) fn cross_libc(self) -> String {
+        format!("libc6-dev-{}-cross", self.debian())
+    }
+
     /// Installs the tools to build for it: for another architecture a cross compiler and Rust's library.
     pub(crate) fn ensure_tools(self) -> Result<()> {
         if self == Self::own()? {
             return setup::packages(setup::BUILD);
         }
         let gcc = format!("gcc-{}", self.prefix().replace('_', "-"));
-        let libc = format!("libc6-dev-{}-cross", self.debian());
-        setup::packages(&[&gcc, &libc])?;
+        setup::packages(&[&gcc, &self.cross_libc()])?;
         let triple = self.triple();
         // rustup is called only if needed: its server may be unreachable.
         let mut library = command(&["rustc", "--print", "target-libdir", "--target", &triple]);

@@ -14,6 +14,7 @@
 //! - `pictures`: draws the pictures of the documentation from their sources.
 //! - `seccomp`: makes `deploy/kubernetes/seccomp.json` from the system calls that the unit allows.
 //! - `package`: builds a .deb and an .rpm, for this machine or for arm64.
+//! - `release`: everything that is handed on, for both architectures, reproducible and signed.
 //! - `bench [--before COMMIT] [FILTER]…`: measures the figures that the design promises, for `docs/figures.json`.
 //! - `figures [FILE COMMIT]`: writes the figures of `docs/figures.json` into the pages; with the saved output of a
 //!   benchmark of that commit, merges it first.
@@ -29,6 +30,7 @@ mod bench;
 mod build;
 mod demo;
 mod ebpf;
+mod epoch;
 mod figures;
 mod fuzz;
 mod instructions;
@@ -43,6 +45,7 @@ mod phases;
 mod pictures;
 mod place;
 mod recordings;
+mod release;
 mod run;
 mod seccomp;
 mod setup;
@@ -73,6 +76,9 @@ Usage: cargo xtask COMMAND
                               what can be seen on these kernels: into docs/support and its tables; --table: those alone
   package [--arch arm64] [--binary FILE]
                               make a .deb and an .rpm in target/package
+  release [--out DIR] [--krew-base-url URL] [--image NAME] [--revision NUMBER] [--sign-key FILE] [--check-reproducible]
+                              make packages, tarballs, image, chart, plugin, bill of materials and notes in target/dist;
+                              --check-reproducible: twice; --bin-dir DIR: of DIR/amd64/ipwatch and DIR/arm64/ipwatch
   instructions [--accept]     count what the pure half costs; compare it with what is committed, or commit it
   recordings [NAME...]        record the field cases in recordings/ anew (root)
   pictures                    draw docs/images/*.svg from their sources
@@ -95,6 +101,7 @@ fn main() -> ExitCode {
         ["vm", rest @ ..] => vm::command(rest),
         ["support", names @ ..] => support::command(names).map(|()| true),
         ["package", rest @ ..] => package::command_line(rest).map(|()| true),
+        ["release", rest @ ..] => release::command_line(rest).map(|()| true),
         ["instructions", args @ ..] => instructions::command_line(args),
         ["recordings", names @ ..] => recordings::command_line(names).map(|()| true),
         ["pictures"] => pictures::draw().map(|()| true),

@@ -10,7 +10,7 @@ use crate::build::{self, Binaries};
 use crate::figures::{Origin, Reader};
 use crate::phases::Phases;
 use crate::tally::Tally;
-use crate::{fuzz, instructions, kubernetes, place, setup, shell, vm};
+use crate::{fuzz, instructions, kubernetes, package, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name filters the tests on this host.
 const PARTS: [&str; 6] = ["unit", "instructions", "e2e", "vm", "systemd", "arm64"];
@@ -148,6 +148,10 @@ const UNIT: [&str; 7] = [
 
 fn unit_build() -> Result<()> {
     setup::packages(setup::BUILD)?;
+    // Without them the test that packs a release is skipped.
+    if setup::is_root() {
+        setup::packages(package::TOOLS)?;
+    }
     shell::run(build::cargo(&UNIT)?.arg("--no-run"))
 }
 

@@ -26,7 +26,7 @@ const INIT: &str = include_str!("systemd/init.sh");
 const SIZE: &str = "256M";
 
 /// The two revisions between which the package is upgraded, both of the same binary.
-const REVISIONS: [&str; 2] = ["", "-2"];
+const REVISIONS: [&str; 2] = ["1", "2"];
 
 /// The disks of every VM.
 struct Disks {

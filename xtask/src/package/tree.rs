@@ -1,0 +1,176 @@
+//! The tree of files that .deb, .rpm and the tarball have in common, in the layout of the node's file system.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::place;
+use crate::shell::{command, output, run};
+
+/// Where the documents are.
+pub(crate) const DOC: &str = "usr/share/doc/ipwatch";
+/// Directories of zsh completions, on Debian and elsewhere.
+pub(super) const ZSH: [&str; 2] =
+    ["usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions"];
+
+/// The programs that are packed.
+#[derive(Debug, Clone)]
+pub(crate) struct Programs {
+    /// The daemon; the plugin is beside it.
+    pub(crate) ipwatch: PathBuf,
+    /// A binary that runs here, and prints version, man pages and completions: the same, unless `ipwatch` is another
+    /// architecture's.
+    pub(crate) speaker: PathBuf,
+}
+
+impl Programs {
+    /// The CNI plugin, which is built beside the daemon.
+    pub(crate) fn ipam(&self) -> PathBuf {
+        self.ipwatch.with_file_name("ipwatch-ipam")
+    }
+
+    /// The version that the binary prints: `ipwatch 0.1.0`.
+    pub(crate) fn version(&self) -> Result<String> {
+        let said = output(&mut self.say(&["--version"]))?;
+        let version = said.trim().rsplit(' ').next().unwrap_or_default();
+        if !version.starts_with(|first: char| first.is_ascii_digit()) {
+            bail!("{} says {said:?} of its version", self.speaker.display());
+        }
+        Ok(version.to_owned())
+    }
+
+    fn say(&self, args: &[&str]) -> Command {
+        let mut program = Command::new(&self.speaker);
+        program.args(args);
+        program
+    }
+}
+
+/// Installs everything under `root`.
+pub(crate) fn tree(programs: &Programs, root: &Path, zsh: &str) -> Result<()> {
+    install(&programs.ipwatch, &root.join("usr/bin/ipwatch"), 0o755)?;
+    // `ipwatch cni install` copies it to where CNI plugins are.
+    install(&programs.ipam(), &root.join("usr/bin/ipwatch-ipam"), 0o755)?;
+    // The plugin of kubectl is the same program by another name.
+    let plugin = root.join("usr/bin/kubectl-ipwatch");
+    if !plugin.is_symlink() {
+        std::os::unix::fs::symlink("ipwatch", plugin)?;
+    }
+    let deploy = place::repository().join("deploy/systemd");
+    let file = |from: PathBuf, to: &str| install(&from, &root.join(to), 0o644);
+    file(deploy.join("ipwatch.service"), "usr/lib/systemd/system/ipwatch.service")?;
+    file(deploy.join("ipwatch.catalog"), "usr/lib/systemd/catalog/ipwatch.catalog")?;
+    file(deploy.join("ipwatch.sysusers"), "usr/lib/sysusers.d/ipwatch.conf")?;
+    documents(root)?;
+    spoken(programs, root, zsh)?;
+    settle(root)
+}
+
+fn documents(root: &Path) -> Result<()> {
+    let repository = place::repository();
+    let file = |from: PathBuf, to: &str| install(&from, &root.join(to), 0o644);
+    file(repository.join("README.md"), &format!("{DOC}/README.md"))?;
+    // In the layout of the repository, because pages link to each other. Templates are only for developers.
+    for part in ["docs", "docs/findings", "docs/contract", "docs/images", "docs/support"] {
+        for entry in fs::read_dir(repository.join(part))?.flatten() {
+            if entry.file_type()?.is_file() {
+                let name = entry.file_name();
+                file(entry.path(), &format!("{DOC}/{part}/{}", name.to_string_lossy()))?;
+            }
+        }
+    }
+    write(&root.join(DOC).join("copyright"), &copyright(repository)?)
+}
+
+/// What the program itself prints.
+fn spoken(programs: &Programs, root: &Path, zsh: &str) -> Result<()> {
+    let made = |args: &[&str], to: &str| write(&root.join(to), &output(&mut programs.say(args))?);
+    made(&["config", "default"], "etc/ipwatch/ipwatch.toml")?;
+    // The file may contain headers for a collector.
+    fs::set_permissions(root.join("etc/ipwatch/ipwatch.toml"), fs::Permissions::from_mode(0o640))?;
+    made(&["completions", "bash"], "usr/share/bash-completion/completions/ipwatch")?;
+    made(&["completions", "fish"], "usr/share/fish/vendor_completions.d/ipwatch.fish")?;
+    made(&["completions", "zsh"], &format!("{zsh}/_ipwatch"))?;
+    let man = root.join("usr/share/man/man1");
+    fs::create_dir_all(&man)?;
+    run(programs.say(&["man-pages"]).arg(&man))?;
+    write(&man.join("kubectl-ipwatch.1"), ".so man1/ipwatch.1\n")?;
+    for page in fs::read_dir(&man)?.flatten() {
+        compress(&page.path())?;
+    }
+    Ok(())
+}
+
+/// Compresses reproducibly: without name and date.
+pub(super) fn compress(file: &Path) -> Result<()> {
+    run(command(&["gzip", "-9n"]).arg(file))
+}
+
+/// Sets modes that do not depend on the umask of the build: of directories, and of generated files.
+pub(super) fn settle(root: &Path) -> Result<()> {
+    settle_directories(root)?;
+    let share = root.join("usr/share");
+    run(command(&["find"]).arg(share).args(["-type", "f", "-exec", "chmod", "0644", "{}", "+"]))
+}
+
+/// Sets the modes of directories; five digits also clear setgid.
+pub(crate) fn settle_directories(root: &Path) -> Result<()> {
+    run(command(&["find"]).arg(root).args(["-type", "d", "-exec", "chmod", "00755", "{}", "+"]))
+}
+
+fn copyright(repository: &Path) -> Result<String> {
+    let mit = fs::read_to_string(repository.join("LICENSE-MIT"))?;
+    Ok(format!(
+        "ipwatch is licensed under MIT or Apache-2.0, as you choose. The text of Apache-2.0 is in\n\
+         /usr/share/common-licenses/Apache-2.0 on Debian. The kernel half is also under GPL-2.0-only.\n\n{mit}"
+    ))
+}
+
+/// Copies a file with this mode; its directories are made.
+pub(crate) fn install(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::copy(from, to).with_context(|| format!("{} to {}", from.display(), to.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Writes a file that everybody may read; its directories are made.
+pub(crate) fn write(to: &Path, text: &str) -> Result<()> {
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(to, text)?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o644))?;
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_do_not_depend_on_the_umask() {
+        let root = std::env::temp_dir().join(format!("xtask-package-{}", std::process::id()));
+        let (man, bin) = (root.join("usr/share/man"), root.join("usr/bin"));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        fs::create_dir_all(&man).unwrap();
+        fs::create_dir_all(&bin).unwrap();
+        for (file, given) in [(man.join("page"), 0o600), (bin.join("program"), 0o755)] {
+            fs::write(&file, "").unwrap();
+            set(&file, given).unwrap();
+        }
+        set(&man, 0o700).unwrap();
+        set(&root, 0o2770).unwrap();
+        settle(&root).unwrap();
+        let found = [&root, &man, &man.join("page"), &bin.join("program")].map(|path| mode(path));
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [0o755, 0o755, 0o644, 0o755]);
+    }
+}
