@@ -12,6 +12,7 @@ mod churn;
 mod cluster;
 mod ends;
 mod latency;
+mod prevention;
 mod runtime;
 mod usage;
 
@@ -185,6 +186,7 @@ const TESTS: &[Test] = &[
         runtime::a_node_with_250_sandboxes,
     ),
     bench("bench::a_thousand_netns", &[], a_thousand_netns),
+    bench("bench::an_add_through_ipwatch_ipam", &[Need::Cni], prevention::of_an_add),
     bench("bench::ten_thousand_allocations", &[Need::ApiServer], cluster::ten_thousand_allocations),
     bench("bench::five_hundred_blocks", &[Need::ApiServer], cluster::five_hundred_blocks),
 ];

@@ -98,6 +98,8 @@ fn main() -> std::process::ExitCode {
         prevention::TESTS,
         prevention::churn::TESTS,
         prevention::leave::TESTS,
+        prevention::strangers::TESTS,
+        prevention::window::TESTS,
         never::TESTS,
         never_ipam::TESTS,
         never_pool::TESTS,

@@ -3,9 +3,13 @@
 //!
 //! - [`churn`]: many calls at once while plugins and daemons are killed, and healthy pods.
 //! - [`leave`]: how the plugin is installed on a node and removed from it.
+//! - [`strangers`]: others that have the addresses of the range.
+//! - [`window`]: the moments in which an address that is up can still be given to an ADD.
 
 pub(crate) mod churn;
 pub(crate) mod leave;
+pub(crate) mod strangers;
+pub(crate) mod window;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +19,7 @@ use serde_json::Value;
 use support::fuse::Hung;
 use support::harness::case;
 use support::pod::{Containerd, Pod, PodSandbox, Setup};
-use support::{Daemon, Lab, Netns, sys};
+use support::{Daemon, Lab};
 
 use crate::lead::duplicate::{READ, await_known, orphan};
 use crate::lead::{SOON, await_ready, is_about, watching};
@@ -24,7 +28,6 @@ support::tests! {
     no_next_pod_is_given_an_ip_that_is_held needs [Containerd, Fuse],
     without_the_plugin_the_next_pod_is_given_it needs [Containerd, Fuse],
     a_del_waits_for_what_is_stuck needs [Containerd, Fuse],
-    strangers_delay_and_park_nothing needs [Containerd],
     it_is_not_there_without_a_daemon needs [Containerd],
 }
 
@@ -137,37 +140,6 @@ fn a_del_waits_for_what_is_stuck(lab: &Lab) {
     containerd.stop(&pod);
     assert_eq!(containerd.reserved_for(&pod.ip), None);
     case("DEL of a pod that hangs, with ipwatch-ipam", "none: DEL waits", "pod", "yes");
-}
-
-/// A user's netns and a pod with `NET_ADMIN` have every IP that is assigned next. This must have no effect.
-fn strangers_delay_and_park_nothing(lab: &Lab) {
-    let containerd = containerd(lab, true);
-    let daemon = watching(lab, &containerd);
-    let first = containerd.pod("rude").sandbox();
-    await_ready(&daemon, std::slice::from_ref(&first));
-    let ips: Vec<Ipv4Addr> = (1..9)
-        .map(|n| {
-            let own: Ipv4Addr = first.ip.parse().unwrap();
-            Ipv4Addr::from_bits(own.to_bits() + n)
-        })
-        .collect();
-    let stranger = Netns::new(lab, "stranger");
-    stranger.ip("link add eth0 type veth peer name wire");
-    for (netns, path) in [(stranger.inode, stranger.path()), (first.netns, &*first.path)] {
-        sys::on_own_thread(|| {
-            sys::enter_netns(path).expect("enter it");
-            let add = |ip: &Ipv4Addr| support::netns::ip(&format!("addr add {ip}/24 dev eth0"));
-            ips.iter().for_each(|ip| _ = add(ip));
-        });
-        ips.iter().for_each(|ip| _ = daemon.await_ip(ip, netns));
-    }
-    let pods = next_five(&containerd);
-    let given: Vec<Ipv4Addr> = pods.iter().map(|pod| pod.ip.parse().unwrap()).collect();
-    assert_eq!(given, ips[..5], "as host-local hands them out");
-    assert!(!containerd.parked().join("counters").exists(), "nothing was out of the ordinary");
-    // DELs pass as well.
-    pods.iter().chain([&first]).for_each(|pod| containerd.stop(pod));
-    assert_eq!(reservations(&containerd), [] as [String; 0]);
 }
 
 /// Without a daemon, pods start and stop as they would without the plugin.

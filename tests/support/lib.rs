@@ -44,6 +44,7 @@ pub mod fuse;
 pub mod harness;
 pub mod helm;
 pub mod innocent;
+pub mod ipam;
 pub mod journal;
 pub mod kubernetes;
 pub mod lab;

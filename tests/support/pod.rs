@@ -110,6 +110,8 @@ pub struct Setup<'a> {
     pub node: Option<&'a Netns>,
     /// The netns in which it runs, as the only containerd, with the default network.
     pub inside: Option<&'a Netns>,
+    /// With [`Setup::inside`]: its network uses macvlan on a device of that netns, not bridge.
+    pub macvlan: bool,
     /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
     pub prevention: bool,
     /// In a mount namespace of its own, whose mounts are shared as on a node: see [`Containerd::own_dir`].
@@ -131,6 +133,7 @@ pub struct Wanted<'a> {
     host_network: bool,
     handler: String,
     secret: Option<&'a str>,
+    net_admin: bool,
 }
 
 impl<'a> Containerd<'a> {
@@ -211,6 +214,7 @@ impl<'a> Containerd<'a> {
             host_network: false,
             handler: self.slot.map(shared::handler).unwrap_or_default(),
             secret: None,
+            net_admin: false,
         }
     }
 
@@ -359,6 +363,13 @@ impl<'a> Wanted<'a> {
         self
     }
 
+    /// Its container may change the pod's network (`CAP_NET_ADMIN`).
+    #[must_use]
+    pub fn net_admin(mut self) -> Self {
+        self.net_admin = true;
+        self
+    }
+
     /// Creates the sandbox.
     #[must_use]
     pub fn sandbox(self) -> PodSandbox {
@@ -410,6 +421,7 @@ impl<'a> Wanted<'a> {
         ];
         keys.extend(self.host_network.then(|| "host-network=yes".to_owned()));
         keys.extend(self.secret.map(|secret| format!("secret={secret}")));
+        keys.extend(self.net_admin.then(|| "net-admin=yes".to_owned()));
         keys
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::mount::MountPropagationFlags;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
@@ -59,6 +60,21 @@ pub fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 pub fn udp_socket() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
+}
+
+/// CPU time of all processes that this one has waited for, and of those that they have waited for.
+#[must_use]
+pub fn cpu_of_children() -> Duration {
+    // SAFETY: all zero is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: getrusage writes one rusage to the pointer, which is valid for it.
+    let rc = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    assert_eq!(rc, 0, "{}", io::Error::last_os_error());
+    let time = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec.cast_unsigned())
+            + Duration::from_micros(time.tv_usec.cast_unsigned())
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 /// Sends a signal to one thread. `cgroup.kill` sends SIGKILL in the same way.

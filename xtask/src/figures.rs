@@ -7,6 +7,7 @@
 //! - `<!-- figures: TABLE -->…<!-- /figures -->`: a table ([`table`]).
 //! - `<!-- figure: NAME -->…<!-- /figure -->`: the first quantity of a figure.
 
+mod runs;
 mod value;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::place;
 use crate::shell::{command, output};
+use runs::Runs;
 
 /// Figures that no command writes into the file. Each was measured once and entered by hand, so that no commit is
 /// known. No other entry may be without one.
@@ -89,6 +91,12 @@ const LEADS: [Lead; 10] = [
     ),
 ];
 
+/// Rows of the table of prevention: what the node has, and its figure as the test names it.
+const PREVENTED: [(&str, &str); 2] = [
+    ("without `ipwatch-ipam`", "kubelet: next pods that share a held IP, without ipwatch-ipam"),
+    ("with `ipwatch-ipam`", "kubelet: next pods that share a held IP, with ipwatch-ipam"),
+];
+
 impl Lead {
     /// Names of the figures for the first word and for the firing finding.
     fn names(&self) -> [String; 2] {
@@ -131,6 +139,8 @@ pub(crate) struct Reader {
     in_leads: bool,
     /// By case and finding: the leads of the first word and of the firing finding, in their units.
     leads: BTreeMap<(String, String), [String; 2]>,
+    /// Counts of a test that is repeated, by name and goal.
+    counts: BTreeMap<(String, String), Runs>,
 }
 
 impl Reader {
@@ -156,6 +166,10 @@ impl Reader {
     }
 
     fn add(&mut self, name: &str, measured: &str, goal: &str) {
+        if let Some(run) = Runs::one(measured) {
+            self.counts.entry((name.to_owned(), goal.to_owned())).or_default().add(&run);
+            return;
+        }
         self.lines.push((name.to_owned(), measured.to_owned(), goal.to_owned()));
     }
 
@@ -179,13 +193,16 @@ impl Reader {
             .flatten()
     }
 
-    /// Merges what was read into `docs/figures.json` and rewrites the pages. Leads only `with_leads`: those of a single
-    /// run are not the worst of ten.
+    /// Merges what was read into `docs/figures.json` and rewrites the pages. Leads and counts only `with_leads`: those of
+    /// a single run are not those of ten.
     pub(crate) fn keep(&self, with_leads: bool, measured_with: &Origin) -> Result<()> {
         let mut figures = stored()?;
-        let leads = self.leads().filter(|_| with_leads);
+        let counts = self.counts.iter();
+        let counts =
+            counts.map(|((name, goal), runs)| (name.clone(), runs.to_string(), goal.clone()));
+        let repeated = self.leads().chain(counts).filter(|_| with_leads);
         let mut count = 0;
-        for (name, measured, goal) in self.lines.iter().cloned().chain(leads) {
+        for (name, measured, goal) in self.lines.iter().cloned().chain(repeated) {
             figures.insert(name, measured_with.figure(measured, goal));
             count += 1;
         }
@@ -309,7 +326,7 @@ fn between(text: &str, word: &str, with: impl Fn(&str) -> Result<String>) -> Res
     Ok(out + rest)
 }
 
-/// The table with this name: `bench`, `by-hand` or `leads`.
+/// The table with this name: `bench`, `by-hand`, `leads` or `prevention`.
 fn table(name: &str, figures: &Figures) -> Result<String> {
     let rows: Vec<String> = match name {
         "bench" => figures.iter().filter(|(name, _)| is_of_bench(name)).map(row).collect(),
@@ -320,11 +337,17 @@ fn table(name: &str, figures: &Figures) -> Result<String> {
                 .collect()
         }
         "leads" => LEADS.iter().map(|lead| row_of_lead(lead, figures)).collect::<Result<_>>()?,
+        "prevention" => {
+            PREVENTED.iter().map(|row| row_of_prevention(row, figures)).collect::<Result<_>>()?
+        }
         _ => bail!("no table {name:?}"),
     };
     let heads = match name {
         "bench" => "| Figure | Measured | Goal | Reached | Commit |\n|---|---|---|---|---|",
         "by-hand" => "| Figure | Measured | Goal |\n|---|---|---|",
+        "prevention" => {
+            "| kubelet: a force-deleted pod hangs, its IP is released, five pods start | Next pods that share the IP | Runs with a duplicate |\n|---|---|---|"
+        }
         _ => "| What goes wrong | Warned by | First word | Fires |\n|---|---|---|---|",
     };
     Ok(format!("\n\n{heads}\n{}\n", rows.join("\n")))
@@ -352,6 +375,12 @@ fn row_of_lead(lead: &Lead, figures: &Figures) -> Result<String> {
     let codes: Vec<String> = lead.codes.iter().map(|code| format!("`{code}`")).collect();
     let text = if lead.text.is_empty() { String::new() } else { format!("{} ", lead.text) };
     Ok(format!("| {text}| {} | {} before | {} before |", codes.join(", "), word?, fires?))
+}
+
+fn row_of_prevention((text, name): &(&str, &str), figures: &Figures) -> Result<String> {
+    let figure = figures.get(*name).with_context(|| format!("no figure {name:?}"))?;
+    let (pods, runs) = Runs::parts(&figure.measured).context("not a count of runs")?;
+    Ok(format!("| {text} | {pods} | {runs} |"))
 }
 
 #[cfg(test)]

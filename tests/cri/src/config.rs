@@ -18,6 +18,7 @@ pub(crate) struct Wanted<'a> {
     image: &'a str,
     dir: Option<&'a str>,
     secret: Option<&'a str>,
+    net_admin: bool,
     command: &'a [&'a str],
 }
 
@@ -41,6 +42,7 @@ impl<'a> Wanted<'a> {
                 "image" => wanted.image = value,
                 "dir" => wanted.dir = Some(value),
                 "secret" => wanted.secret = Some(value),
+                "net-admin" => wanted.net_admin = true,
                 _ => bail!("{key}: no such key"),
             }
         }
@@ -79,8 +81,11 @@ impl<'a> Wanted<'a> {
         };
         let env =
             |secret: &str| cri::KeyValue { key: "API_TOKEN".to_owned(), value: secret.to_owned() };
-        let context =
-            cri::LinuxContainerSecurityContext { namespace_options: Some(self.namespaces()) };
+        let admin = || cri::Capability { add_capabilities: vec!["NET_ADMIN".to_owned()] };
+        let context = cri::LinuxContainerSecurityContext {
+            capabilities: self.net_admin.then(admin),
+            namespace_options: Some(self.namespaces()),
+        };
         cri::ContainerConfig {
             metadata: Some(cri::ContainerMetadata { name: "main".to_owned(), attempt: 0 }),
             image: Some(cri::ImageSpec { image: self.image.to_owned() }),

@@ -247,8 +247,18 @@ message! {
 
 message! {
     LinuxContainerSecurityContext {
+        #[prost(message, optional, tag = "1")]
+        capabilities: Option<Capability>,
         #[prost(message, optional, tag = "3")]
         namespace_options: Option<NamespaceOption>,
+    }
+}
+
+message! {
+    Capability {
+        /// Without `CAP_`.
+        #[prost(string, repeated, tag = "1")]
+        add_capabilities: Vec<String>,
     }
 }
 

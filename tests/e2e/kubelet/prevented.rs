@@ -57,8 +57,14 @@ fn next_five(deleted: &Deleted<'_>) -> Vec<Pod> {
     next
 }
 
-fn sharing(next: &[Pod], held: &Pod) -> usize {
-    next.iter().filter(|pod| pod.ip == held.ip).count()
+/// How many of the next pods share the IP, which xtask adds up over all runs.
+fn shared(next: &[Pod], held: &Pod, how: &str, goal: &str) -> usize {
+    let number = next.iter().filter(|pod| pod.ip == held.ip).count();
+    println!(
+        "{FIGURE}kubelet: next pods that share a held IP, {how}  {number} of {} in this run  goal {goal}",
+        next.len()
+    );
+    number
 }
 
 fn no_pod_of_a_kubelet_is_given_an_ip_that_is_held(lab: &Lab) {
@@ -83,7 +89,7 @@ fn no_pod_of_a_kubelet_is_given_an_ip_that_is_held(lab: &Lab) {
             && [DUPLICATE, IMMINENT].iter().any(|code| finding["code"] == *code)
     };
     assert!(!told.findings().iter().any(wrong), "{:#?}", told.findings());
-    println!("{FIGURE}with ipwatch-ipam 0 of {NEXT} next pods share the IP that is held");
+    shared(&next, pod, "with ipwatch-ipam", "0");
     case(
         "kubelet: force-deleted, freed while held, five next pods, with ipwatch-ipam",
         "none: 5 of 5 have an IP of their own",
@@ -97,12 +103,9 @@ fn no_pod_of_a_kubelet_is_given_an_ip_that_is_held(lab: &Lab) {
 fn without_the_plugin_a_kubelets_pod_is_given_it(lab: &Lab) {
     let mut deleted = Deleted::on(lab, Node::shared(lab, &subnet(lab), &[]), beside);
     let next = next_five(&deleted);
-    let shared = sharing(&next, &deleted.pod);
-    assert_eq!(shared, 1, "{next:#?}");
+    let number = shared(&next, &deleted.pod, "without ipwatch-ipam", "one in each run");
+    assert_eq!(number, 1, "{next:#?}");
     deleted.daemon.await_firing(DUPLICATE, SOON, is_about(&deleted.pod.ip));
-    println!(
-        "{FIGURE}without ipwatch-ipam {shared} of {NEXT} next pods shares the IP that is held"
-    );
     case(
         "kubelet: force-deleted, freed while held, five next pods",
         DUPLICATE,

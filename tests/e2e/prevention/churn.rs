@@ -3,17 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::harness::{FIGURE, is_long};
+use support::ipam::Plugin;
 use support::lead::Told;
 use support::pod::{Containerd, Setup};
 use support::poll::until;
@@ -52,72 +50,6 @@ impl Random {
     }
 }
 
-/// What a runtime would call: the IPAM plugin of the containerd's network.
-struct Plugin {
-    program: PathBuf,
-    bin: PathBuf,
-    config: String,
-    store: PathBuf,
-}
-
-impl Plugin {
-    fn of(containerd: &Containerd<'_>) -> Self {
-        let text = fs::read_to_string(containerd.conf_dirs()[0].join("10-test.conflist")).unwrap();
-        let list: Value = serde_json::from_str(&text).unwrap();
-        let mut config = list["plugins"][0].clone();
-        config["name"] = list["name"].clone();
-        config["cniVersion"] = "1.0.0".into();
-        let bin = containerd.bin_dir();
-        let (program, store) = (bin.join("ipwatch-ipam"), containerd.reservations());
-        Self { program, bin, config: config.to_string(), store }
-    }
-
-    /// A call, which is killed after so long. `None`: it was.
-    fn call(&self, command: &str, id: &str, killed: Option<Duration>) -> Option<Output> {
-        let mut plugin = Command::new(&self.program);
-        plugin.env("CNI_COMMAND", command).env("CNI_CONTAINERID", id).env("CNI_IFNAME", "eth0");
-        plugin.env("CNI_NETNS", "/run/netns/nobodys").env("CNI_PATH", &self.bin);
-        plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut plugin = plugin.spawn().expect("run the plugin");
-        let _ = plugin.stdin.take().unwrap().write_all(self.config.as_bytes());
-        if let Some(after) = killed {
-            std::thread::sleep(after);
-            plugin.kill().unwrap();
-        }
-        let out = plugin.wait_with_output().unwrap();
-        (out.status.signal() != Some(libc::SIGKILL)).then_some(out)
-    }
-
-    /// The invariant: every address of a result is stored under exactly this id and interface.
-    #[track_caller]
-    fn assert_stored(&self, id: &str, result: &[u8]) {
-        let result: Value = serde_json::from_slice(result).expect("a result");
-        let ips = result["ips"].as_array().expect("addresses");
-        assert_eq!(ips.len(), 2, "both families: {result}");
-        for ip in ips {
-            let ip = ip["address"].as_str().unwrap().split('/').next().unwrap();
-            let stored = fs::read_to_string(self.store.join(ip)).unwrap_or_default();
-            let stored: Vec<&str> = stored.split_whitespace().collect();
-            assert_eq!(stored, [id, "eth0"], "{ip}");
-        }
-    }
-
-    /// Each address that is stored, and its container.
-    fn stored(&self) -> BTreeMap<IpAddr, String> {
-        let files = fs::read_dir(&self.store).into_iter().flatten().flatten();
-        let of = |file: fs::DirEntry| {
-            let ip = file.file_name().to_str()?.parse().ok()?;
-            let text = fs::read_to_string(file.path()).unwrap_or_default();
-            Some((ip, text.split_whitespace().next().unwrap_or_default().to_owned()))
-        };
-        files.filter_map(of).collect()
-    }
-
-    fn parked(&self) -> usize {
-        self.stored().values().filter(|id| id.starts_with(PARKED)).count()
-    }
-}
-
 #[derive(Default)]
 struct Count {
     adds: AtomicUsize,
@@ -147,7 +79,7 @@ fn calls(plugin: &Plugin, who: usize, over: &AtomicBool, count: &Count) {
         count.adds.fetch_add(1, Ordering::Relaxed);
         match plugin.call("ADD", &id, killed) {
             Some(out) if out.status.success() => {
-                plugin.assert_stored(&id, &out.stdout);
+                plugin.assert_stored(&id, &out.stdout, 2);
                 live.push_back(id);
             }
             Some(out) => {
@@ -168,6 +100,11 @@ fn calls(plugin: &Plugin, who: usize, over: &AtomicBool, count: &Count) {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     live.iter().for_each(|id| del(&mut random, id));
+}
+
+/// How many addresses are parked.
+fn parked(plugin: &Plugin) -> usize {
+    plugin.stored().values().filter(|id| id.starts_with(PARKED)).count()
 }
 
 fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
@@ -203,12 +140,12 @@ fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
                     .get(ip)
                     .is_some_and(|id| *id == pod.sandbox || id.starts_with(PARKED))
             {
-                let _ = fs::remove_file(plugin.store.join(ip.to_string()));
+                let _ = fs::remove_file(plugin.store().join(ip.to_string()));
                 if let IpAddr::V4(ip) = ip {
                     containerd.hand_out_next(*ip);
                 }
             }
-            most = most.max(plugin.parked());
+            most = most.max(parked(&plugin));
             if n % 3 == 2 {
                 daemon.lock().unwrap().take().unwrap().crash();
                 std::thread::sleep(Duration::from_millis(random.below(300)));
@@ -250,7 +187,7 @@ fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
 }
 
 /// The state file of the network.
-fn state(containerd: &Containerd<'_>) -> Value {
+pub(super) fn state(containerd: &Containerd<'_>) -> Value {
     let files = fs::read_dir(containerd.parked()).into_iter().flatten().flatten();
     let mut files = files.map(|file| file.path());
     let file = files.find(|path: &PathBuf| is_state(path));

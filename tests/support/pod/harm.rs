@@ -126,11 +126,12 @@ impl Containerd<'_> {
         }
     }
 
-    /// Makes every ADD, or with `runc` every start of a process, take this long; zero ends that.
+    /// Makes every ADD or DEL, or with `runc` every start of a process, take this long; zero ends that.
     pub fn slow_down(&self, program: Slow, by: Duration) {
         let name = match program {
             Slow::Add => "bridge.slow",
             Slow::Reserve => "host-local.slow",
+            Slow::Release => "host-local.slow-del",
             Slow::Create => "runc.slow",
         };
         let file = self.own_bin().join(name);
@@ -149,6 +150,8 @@ pub enum Slow {
     Add,
     /// The IPAM plugin's part of the ADD, after the IP is reserved.
     Reserve,
+    /// The IPAM plugin's part of a DEL, after the IP is free; the main plugin removes the device after it.
+    Release,
     /// runc's `create`, of pause and container: between ADD and the first task in the netns.
     Create,
 }

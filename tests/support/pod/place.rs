@@ -38,15 +38,17 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
     for slot in 0..setup.slots {
         fs::create_dir_all(shared::conf_dir(dir, slot)).expect("make a directory");
     }
-    if let Some(node) = setup.node {
+    if let Some(node) = setup.node.or(setup.inside.filter(|_| setup.macvlan)) {
         node.ip("link add up0 type veth peer name up1");
         node.ip("link set up0 up");
         node.ip("link set up1 up");
+    }
+    if setup.node.is_some() {
         network("net.d", conflist(lab, "ptp", json!({ "type": "ptp" }), &block(lab, 2)));
         let macvlan = json!({ "type": "macvlan", "master": "up0" });
         network("macvlan.d", conflist(lab, "macvlan", macvlan, &block(lab, 3)));
     } else {
-        network("net.d", bridge(lab, setup));
+        network("net.d", default_network(lab, setup));
     }
     programs(&dir.join("bin"));
     if setup.apart {
@@ -76,7 +78,11 @@ pub(crate) fn programs(bin: &Path) {
     };
     let fail = "if [ \"$CNI_COMMAND\" = DEL ] && [ -e \"$0.fail\" ]; then\n\
          echo '{\"cniVersion\": \"0.4.0\", \"code\": 999, \"msg\": \"made to fail\"}'; exit 1; fi\n";
-    let (bridge, host_local) = (slow("bridge", fail), slow("host-local", ""));
+    let release = format!(
+        "if [ \"$CNI_COMMAND\" = DEL ] && [ -e \"$0.slow-del\" ]; then\n\
+         {PLUGINS}/host-local; code=$?; sleep \"$(cat \"$0.slow-del\")\"; exit $code; fi\n"
+    );
+    let (bridge, host_local) = (slow("bridge", fail), slow("host-local", &release));
     let runc = "#!/bin/sh\n\
          case \" $* \" in *' create '*) [ ! -e \"$0.slow\" ] || sleep \"$(cat \"$0.slow\")\";; esac\n\
          exec /usr/sbin/runc \"$@\"\n";
@@ -168,12 +174,16 @@ fn pack_image(dir: &Path, name: &str, image: &str, config: &Value) {
 }
 
 /// The default network of a lab.
-pub(super) fn bridge(lab: &Lab, setup: &Setup<'_>) -> String {
+pub(super) fn default_network(lab: &Lab, setup: &Setup<'_>) -> String {
     // The bridge has no address: no test uses one in the host's netns.
     let bridge = format!("{}b", lab.tag());
-    let bridge = json!({ "type": "bridge", "bridge": bridge, "token": setup.secret });
+    let main = if setup.macvlan {
+        json!({ "type": "macvlan", "master": "up0" })
+    } else {
+        json!({ "type": "bridge", "bridge": bridge, "token": setup.secret })
+    };
     let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
-    let text = conflist(lab, "net", bridge, &subnet);
+    let text = conflist(lab, "net", main, &subnet);
     if setup.prevention { prevented(lab, &text) } else { text }
 }
 

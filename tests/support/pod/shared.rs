@@ -59,7 +59,7 @@ impl<'a> Containerd<'a> {
         // Written in place: containerd ignores a file that is moved there (`syncLoop` skips Create,
         // pkg/cri/server/cni_conf_syncer.go, 1.6).
         let network = conf_dir.join(place::CONFLIST);
-        fs::write(network, place::bridge(lab, setup)).expect("write the conflist");
+        fs::write(network, place::default_network(lab, setup)).expect("write the conflist");
         until("the slot's network is loaded", 20, loaded);
         containerd
     }

@@ -112,6 +112,23 @@ fn of_several_findings_of_one_failure_the_shortest_lead_counts() {
 }
 
 #[test]
+fn counts_of_repeated_runs_are_added() {
+    let name = PREVENTED[0].1;
+    let reader = read(&[
+        &format!("        {name}  1 of 5 in this run  goal all"),
+        &format!("        {name}  0 of 5 in this run  goal all"),
+        "FIGURE another  1 of 5 in this month  goal all",
+    ]);
+    assert_eq!(reader.lines, [line("another", "1 of 5 in this month", "all")]);
+    let [runs] = Vec::from_iter(reader.counts.values())[..] else { panic!("{reader:?}") };
+    assert_eq!(runs.to_string(), "1 of 10, in 1 of 2 runs");
+    let figure = Origin::of("abc".into()).unwrap().figure(runs.to_string(), "all".into());
+    let figures = Figures::from([(name.to_owned(), figure)]);
+    let row = row_of_prevention(&PREVENTED[0], &figures).unwrap();
+    assert_eq!(row, "| without `ipwatch-ipam` | 1 of 10 | 1 of 2 |");
+}
+
+#[test]
 fn a_goal_is_compared_with_the_value_that_it_names() {
     let reached = value::is_reached;
     assert_eq!(reached("175.2ms", "< 100 ms"), Some(false));

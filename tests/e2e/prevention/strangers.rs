@@ -1,0 +1,92 @@
+//! An unprivileged user and a pod with `NET_ADMIN` have every address of the range. Nothing happens to anybody's ADD or DEL.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::ipam::Plugin;
+use support::pod::{Containerd, PodSandbox, Setup};
+use support::{Lab, patience};
+
+use super::churn::state;
+use super::{next_five, reservations};
+use crate::cases::unasked::Forged;
+use crate::lead::{await_ready, watching};
+
+support::tests! {
+    strangers_delay_and_park_nothing needs [Containerd],
+}
+
+const NOBODY: u32 = 65534;
+/// How long an ADD waits for an address that it believes to be held by a DEL.
+const LEAVING: Duration = Duration::from_millis(50);
+
+/// A shell command that gives these addresses to `eth0`, and then stays.
+fn taking(ip: &str, all: &[Ipv4Addr]) -> String {
+    let all: Vec<String> = all.iter().map(Ipv4Addr::to_string).collect();
+    let add = format!("{ip} addr add $a/27 dev eth0 2>/dev/null");
+    format!("for a in {}; do {add}; done; echo up; exec sleep 1000", all.join(" "))
+}
+
+/// A user's process, in a netns of its own. Returns the inode of that netns.
+fn user(all: &[Ipv4Addr]) -> (Forged, u64) {
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--net", "sh", "-c"]);
+    command.arg(format!("ip link add eth0 type veth peer name wire; {}", taking("ip", all)));
+    command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut user = Forged(command.spawn().expect("start a user's process"));
+    let mut line = String::new();
+    let out = user.0.stdout.take().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    assert_eq!(line, "up\n");
+    let netns = fs::metadata(format!("/proc/{}/ns/net", user.0.id())).unwrap().ino();
+    (user, netns)
+}
+
+/// The median time of an ADD, of a few.
+fn add_takes(plugin: &Plugin, tag: char) -> Duration {
+    let time = |n: usize| {
+        let (id, began) = (format!("{tag}{n:063x}"), Instant::now());
+        let _ = plugin.add(&id);
+        let took = began.elapsed();
+        plugin.del(&id);
+        took
+    };
+    let mut times: Vec<Duration> = (0..9).map(time).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn strangers_delay_and_park_nothing(lab: &Lab) {
+    let setup =
+        Setup { prevention: true, subnet: Some(format!("{}/27", lab.ip(0))), ..Setup::default() };
+    let containerd = Containerd::start_as(lab, &setup);
+    let (daemon, plugin) = (watching(lab, &containerd), Plugin::of(&containerd));
+    let all: Vec<Ipv4Addr> = (1..31).map(|n| lab.ip(n)).collect();
+    let before = add_takes(&plugin, 'a');
+    let script = taking("/bin/busybox ip", &all);
+    let rude =
+        containerd.pod("rude").net_admin().run(lab.dir(), &["/bin/busybox", "sh", "-c", &script]);
+    await_ready(&daemon, &[PodSandbox::clone(&rude)]);
+    let (_user, netns) = user(&all);
+    for netns in [rude.netns, netns] {
+        all.iter().for_each(|ip| _ = daemon.await_ip(ip, netns));
+    }
+    let after = add_takes(&plugin, 'b');
+    assert!(after < before + LEAVING * patience(), "{before:?} before, {after:?} with strangers");
+
+    containerd.hand_out_next(lab.ip(20));
+    let pods = next_five(&containerd);
+    let given: Vec<Ipv4Addr> = pods.iter().map(|pod| pod.ip.parse().unwrap()).collect();
+    assert_eq!(given, all[19..24], "as host-local hands them out");
+    // The runtime's DEL of a pod that has everybody's addresses passes as well.
+    pods.iter().for_each(|pod| containerd.stop(pod));
+    containerd.stop(&rude);
+    assert_eq!(reservations(&containerd), [] as [String; 0]);
+    assert_eq!(state(&containerd)["parked"].as_array().map_or(0, Vec::len), 0);
+    assert!(!containerd.parked().join("counters").exists(), "nothing was out of the ordinary");
+}
