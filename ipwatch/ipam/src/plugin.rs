@@ -220,8 +220,9 @@ impl Call {
     /// Writes a line to the standard error, which the runtime logs.
     pub(crate) fn say(&self, text: &str) {
         let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let mut out = io::stderr().lock();
-        let _ = writeln!(out, "ipwatch-ipam: network {}: {text}", self.config.name.escape_debug());
+        let line = format!("ipwatch-ipam: network {}: {text}\n", self.config.name.escape_debug());
+        // One write: standard error has no buffer, and the runtime may have the lines of others in the same log.
+        let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 
     pub(crate) fn count(&self, event: Event) {

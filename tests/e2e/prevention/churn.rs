@@ -6,7 +6,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -55,6 +55,41 @@ struct Count {
     adds: AtomicUsize,
     killed: AtomicUsize,
     full: AtomicUsize,
+    add_time: Spent,
+    del_time: Spent,
+}
+
+/// Where the time of the callers goes.
+#[derive(Default)]
+struct Spent {
+    calls: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Spent {
+    /// Makes a call.
+    fn on<T>(&self, call: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let answer = call();
+        let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(took, Ordering::Relaxed);
+        answer
+    }
+
+    /// Of a call, in ms.
+    fn mean(&self) -> f64 {
+        let calls = self.calls.load(Ordering::Relaxed).max(1);
+        self.micros.load(Ordering::Relaxed) as f64 / 1e3 / calls as f64
+    }
+}
+
+/// The machine's CPU time since its boot, in ticks: idle, and all (`/proc/stat`, proc(5)).
+fn ticks() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/stat").unwrap();
+    let fields = text.lines().next().unwrap().split_whitespace().skip(1).take(8);
+    let ticks: Vec<u64> = fields.map(|field| field.parse().unwrap()).collect();
+    (ticks[3] + ticks[4], ticks.iter().sum())
 }
 
 /// One caller: an ADD at each step, and a DEL of its oldest container. Some are killed, as by an OOM killer; then comes
@@ -64,10 +99,10 @@ fn calls(plugin: &Plugin, who: usize, over: &AtomicBool, count: &Count) {
     let (mut live, mut next) = (VecDeque::new(), Instant::now());
     let del = |random: &mut Random, id: &str| {
         let killed = (random.below(8) == 0).then(|| Duration::from_micros(random.below(15_000)));
-        if plugin.call("DEL", id, killed).is_none() {
+        if count.del_time.on(|| plugin.call("DEL", id, killed)).is_none() {
             count.killed.fetch_add(1, Ordering::Relaxed);
         }
-        let out = plugin.call("DEL", id, None).expect("not killed");
+        let out = count.del_time.on(|| plugin.call("DEL", id, None)).expect("not killed");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
     };
     for n in 0.. {
@@ -77,7 +112,7 @@ fn calls(plugin: &Plugin, who: usize, over: &AtomicBool, count: &Count) {
         let id = format!("{:060x}{who:x}", n);
         let killed = (random.below(5) == 0).then(|| Duration::from_micros(random.below(25_000)));
         count.adds.fetch_add(1, Ordering::Relaxed);
-        match plugin.call("ADD", &id, killed) {
+        match count.add_time.on(|| plugin.call("ADD", &id, killed)) {
             Some(out) if out.status.success() => {
                 plugin.assert_stored(&id, &out.stdout, 2);
                 live.push_back(id);
@@ -118,7 +153,7 @@ fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
     let own: BTreeMap<IpAddr, String> = plugin.stored();
     assert_eq!(own.len(), 2 * pods.len(), "{own:?}");
     let (time, began) = (Duration::from_secs(if is_long() { 60 } else { 10 }), Instant::now());
-    let mut most = 0;
+    let (mut most, before) = (0, ticks());
     std::thread::scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|who| {
@@ -154,7 +189,7 @@ fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
         }
         over.store(true, Ordering::Relaxed);
     });
-    let took = began.elapsed();
+    let (took, after) = (began.elapsed(), ticks());
     // A delegate that outlives its killed plugin may reserve after the runtime's DEL, as it may without the plugin: it
     // is found as a leak, or freed by a DEL that is repeated.
     let late: Vec<String> = plugin.stored().into_values().filter(|id| id.len() == 61).collect();
@@ -183,6 +218,15 @@ fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
         most,
         number(&count.full),
         late.len(),
+    );
+    println!(
+        "{FIGURE}of the {} ms between two ADDs of a caller: ADD {:.1} ms, a DEL {:.1} ms, and {:.1} DELs an ADD; of the \
+         machine {:.0} % was idle",
+        PACE.as_millis(),
+        count.add_time.mean(),
+        count.del_time.mean(),
+        count.del_time.calls.load(Ordering::Relaxed) as f64 / number(&count.adds) as f64,
+        (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64 * 100.0,
     );
 }
 
