@@ -15,9 +15,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::fuse::Hung;
 use support::harness::case;
+use support::ipam::Plugin;
 use support::pod::{Containerd, Pod, PodSandbox, Setup};
 use support::{Daemon, Lab};
 
@@ -26,6 +27,7 @@ use crate::lead::{SOON, await_ready, is_about, watching};
 
 support::tests! {
     no_next_pod_is_given_an_ip_that_is_held needs [Containerd, Fuse],
+    with_the_newest_containerd_and_plugins_too needs [Containerd, NewerContainerd, Fuse],
     without_the_plugin_the_next_pod_is_given_it needs [Containerd, Fuse],
     a_del_waits_for_what_is_stuck needs [Containerd, Fuse],
     it_is_not_there_without_a_daemon needs [Containerd],
@@ -64,16 +66,50 @@ fn next_five(containerd: &Containerd<'_>) -> Vec<PodSandbox> {
 }
 
 fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
+    prevents(lab, &containerd(lab, true), |_, _| {});
+    case(
+        "freed while held, five next pods, with ipwatch-ipam",
+        "none: 5 of 5 have an IP of their own",
+        "the pod that hangs",
+        "yes",
+    );
+}
+
+/// The same with Debian's newest containerd (2.1) and host-local (1.9), which knows the GC and STATUS of CNI 1.1.
+fn with_the_newest_containerd_and_plugins_too(lab: &Lab) {
+    let setup = Setup { prevention: true, newer: true, ..Setup::default() };
+    let containerd = Containerd::start_as(lab, &setup);
+    prevents(lab, &containerd, |pods, parked| {
+        // The runtime lists what it knows, which is the pods.
+        let known = |pod: &PodSandbox| json!({ "containerID": pod.sandbox, "ifname": "eth0" });
+        let known: Vec<Value> = pods.iter().map(known).collect();
+        let list = json!({ "cniVersion": "1.1.0", "cni.dev/valid-attachments": known });
+        let plugin = Plugin::of(&containerd).with_values(&list);
+        let before = plugin.stored();
+        for command in ["GC", "STATUS"] {
+            let out = plugin.call(command, "", None).unwrap();
+            assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stdout));
+        }
+        assert!(before.contains_key(&parked.parse().unwrap()));
+        assert_eq!(plugin.stored(), before, "pods and parked addresses stay");
+    });
+}
+
+/// Five pods start after a release of an IP that is held; `while_parked` gets them, and the IP that is parked.
+fn prevents(
+    lab: &Lab,
+    containerd: &Containerd<'_>,
+    while_parked: impl FnOnce(&[PodSandbox], &str),
+) {
     let mut hung = Hung::mount(lab);
-    let containerd = containerd(lab, true);
-    let daemon = watching(lab, &containerd);
-    let pod = freed(&containerd, &daemon, &mut hung);
-    let others = next_five(&containerd);
+    let daemon = watching(lab, containerd);
+    let pod = freed(containerd, &daemon, &mut hung);
+    let others = next_five(containerd);
     let ips: BTreeSet<&str> = others.iter().map(|pod| &*pod.ip).collect();
     assert!(ips.len() == 5 && !ips.contains(&*pod.ip), "{ips:?}, and {} is held", pod.ip);
     let parked = containerd.reserved_for(&pod.ip).expect("it is kept");
     assert!(parked.starts_with(PARKED), "{parked}");
-    assert_eq!(counted(&containerd, "parked"), 1);
+    assert_eq!(counted(containerd, "parked"), 1);
     // ipwatch recognises the parked reservation, and reports no IP that was given out while it is held.
     let listed = daemon.list("reservations", &["query", "ipam"]);
     let entry = listed.iter().find(|entry| entry["ip"] == *pod.ip).expect("it is listed");
@@ -85,22 +121,17 @@ fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
             && [DUPLICATE, IMMINENT].iter().any(|code| finding["code"] == *code)
     };
     assert_eq!(daemon.findings().iter().filter(wrong).count(), 0, "{:#?}", daemon.findings());
+    while_parked(&others, &pod.ip);
     // Once the IP is no longer held, the next call releases it after its own work, and a later pod may be given it.
     hung.release();
     daemon.await_no_ip(&pod.ip, pod.netns);
     let next = containerd.pod("web-5").sandbox();
-    assert_eq!(counted(&containerd, "released"), 1);
+    assert_eq!(counted(containerd, "released"), 1);
     containerd.hand_out_next(pod.ip.parse().unwrap());
     let last = containerd.pod("web-6").sandbox();
     assert_eq!(last.ip, pod.ip);
     others.iter().chain([&next, &last]).for_each(|pod| containerd.stop(pod));
-    assert_eq!(reservations(&containerd), [] as [String; 0], "nothing is left");
-    case(
-        "freed while held, five next pods, with ipwatch-ipam",
-        "none: 5 of 5 have an IP of their own",
-        &format!("pid {}", pod.pid),
-        "yes",
-    );
+    assert_eq!(reservations(containerd), [] as [String; 0], "nothing is left");
 }
 
 /// The same without the plugin, which shows that the test above can fail.

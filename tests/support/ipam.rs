@@ -55,6 +55,16 @@ impl Plugin {
         Self::with(config, &self.bin, &self.store)
     }
 
+    /// The same with other values at the top of its configuration.
+    #[must_use]
+    pub fn with_values(&self, values: &Value) -> Self {
+        let mut config = self.config.clone();
+        for (key, value) in values.as_object().expect("an object") {
+            config[key] = value.clone();
+        }
+        Self { config, ..self.clone() }
+    }
+
     /// Directory of host-local's reservations.
     #[must_use]
     pub fn store(&self) -> &Path {

@@ -19,6 +19,8 @@ pub enum Need {
     Cni,
     /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test, which it may harm.
     Containerd,
+    /// Debian's newest containerd and CNI plugins, beside what `Containerd` needs.
+    NewerContainerd,
     /// What `Containerd` needs, for the containerd that tests share (`Containerd::shared`): the test must not harm
     /// it.
     Pods,
@@ -74,6 +76,7 @@ impl Need {
             Need::Kubelet => 3,
             Need::ApiServer => 2,
             Need::Containerd
+            | Need::NewerContainerd
             | Need::Pods
             | Need::Dockerd
             | Need::Podman
@@ -97,6 +100,7 @@ impl Need {
             }
             Need::Cni => crate::cni::missing(),
             Need::Containerd | Need::Pods => crate::pod::missing(),
+            Need::NewerContainerd => crate::pod::missing().or_else(crate::pod::newer_missing),
             Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
@@ -133,6 +137,8 @@ impl Need {
     pub fn may_be_missing(self) -> bool {
         // busybox, which is in VMs of another machine, knows no namespaces.
         self == Need::UmountN
+            // The newest packages may need a newer libc.
+            || self == Need::NewerContainerd
             || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
             || self == Need::Chromium && !crate::harness::is_long()
     }

@@ -88,7 +88,7 @@ impl Network {
             .expect("write the conflist");
         let bin = bin_dir(lab);
         if !bin.join("host-local").exists() {
-            pod::programs(&bin);
+            pod::programs(&bin, Path::new(pod::PLUGINS));
         }
         let node = node.path().to_owned();
         Self { name, node, bin, plugin: config, data_dir }

@@ -8,6 +8,7 @@
 
 mod found;
 mod harm;
+mod newer;
 mod place;
 pub(crate) mod shared;
 mod sweep;
@@ -22,6 +23,8 @@ use crate::poll::eventually;
 use crate::{Lab, Netns, daemon, need, netns, sys};
 
 pub use harm::{Slow, StoppedShim};
+use newer::Programs;
+pub(crate) use newer::missing as newer_missing;
 pub(crate) use place::{make_image, programs};
 pub use sweep::sweep;
 pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
@@ -56,6 +59,7 @@ pub struct Containerd<'a> {
     child: Option<Child>,
     socket: PathBuf,
     node: Option<PathBuf>,
+    programs: Programs,
     /// The test's slot, if it is shared.
     slot: Option<usize>,
 }
@@ -114,6 +118,8 @@ pub struct Setup<'a> {
     pub macvlan: bool,
     /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
     pub prevention: bool,
+    /// Debian's newest containerd and CNI plugins: needs `NewerContainerd`.
+    pub newer: bool,
     /// In a mount namespace of its own, whose mounts are shared as on a node: see [`Containerd::own_dir`].
     pub apart: bool,
     /// So many tests can share it: see [`Containerd::shared`].
@@ -150,8 +156,10 @@ impl<'a> Containerd<'a> {
         sweep::begin(lab);
         place::make(lab, &dir, setup);
         let node = setup.node.or(setup.inside).map(|netns| netns.path().to_owned());
-        let child = Some(place::spawn(&dir, node.as_deref()));
-        let containerd = Self { lab, socket: dir.join("sock"), dir, child, node, slot: None };
+        let programs = Programs::of(setup.newer);
+        let child = Some(place::spawn(&dir, node.as_deref(), &programs));
+        let socket = dir.join("sock");
+        let containerd = Self { lab, socket, dir, child, node, programs, slot: None };
         containerd.await_ready();
         containerd.import_image();
         containerd

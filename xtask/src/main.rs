@@ -38,6 +38,7 @@ mod interrupt;
 mod kubernetes;
 mod machine;
 mod monitor;
+mod newer;
 mod package;
 #[cfg(test)]
 mod pages;

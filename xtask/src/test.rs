@@ -10,7 +10,7 @@ use crate::build::{self, Binaries};
 use crate::figures::{Origin, Reader};
 use crate::phases::Phases;
 use crate::tally::Tally;
-use crate::{fuzz, instructions, kubernetes, package, place, setup, shell, vm};
+use crate::{fuzz, instructions, kubernetes, newer, package, place, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name filters the tests on this host.
 const PARTS: [&str; 6] = ["unit", "instructions", "e2e", "vm", "systemd", "arm64"];
@@ -232,6 +232,7 @@ struct Daemons {
     prometheus: PathBuf,
     helm: PathBuf,
     kubernetes: PathBuf,
+    newer: PathBuf,
 }
 
 impl Daemons {
@@ -250,6 +251,7 @@ impl Daemons {
             prometheus: or_none("Prometheus", setup::prometheus()),
             helm: or_none("Helm", setup::helm()),
             kubernetes: or_none("Kubernetes", kubernetes::for_tests(&binaries.e2e, filters)),
+            newer: or_none("newer containerd", newer::for_tests(&binaries.e2e, filters)),
         })
     }
 
@@ -260,6 +262,7 @@ impl Daemons {
         tests.env("IPWATCH_TEST_ROTEL", &self.rotel).env("IPWATCH_TEST_HELM", &self.helm);
         tests.env("IPWATCH_TEST_PROMETHEUS", &self.prometheus);
         tests.env("IPWATCH_TEST_KUBERNETES", &self.kubernetes);
+        tests.env("IPWATCH_TEST_NEWER", &self.newer);
         tests
     }
 }

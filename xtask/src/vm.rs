@@ -1,7 +1,7 @@
 //! Runs the end-to-end tests on stock Debian kernels in QEMU, also on rungs that this machine's kernel may refuse:
 //! fentry, and kprobe with fentry disabled.
 
-mod apt;
+pub(crate) mod apt;
 mod emulator;
 mod initramfs;
 mod kernel;

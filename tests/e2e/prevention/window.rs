@@ -17,7 +17,7 @@ use crate::lead::{await_ready, watching};
 
 support::tests! {
     a_release_is_known_at_once needs [Containerd],
-    an_add_waits_for_a_del_that_runs needs [Containerd],
+    an_add_waits_for_a_del_that_runs needs [Containerd, Macvlan],
     what_an_add_reserved_that_nobody_awaits_is_freed needs [Containerd],
 }
 

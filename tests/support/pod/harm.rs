@@ -52,7 +52,7 @@ impl Containerd<'_> {
     pub fn restart(&mut self) {
         // containerd does not remove a stale socket before it binds its own.
         let _ = fs::remove_file(&self.socket);
-        self.child = Some(place::spawn(&self.dir, self.node.as_deref()));
+        self.child = Some(place::spawn(&self.dir, self.node.as_deref(), &self.programs));
         self.await_ready();
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{IMAGE, MACVLAN, OWN_IMAGE, PLUGINS, Setup, shared};
+use super::{IMAGE, MACVLAN, OWN_IMAGE, Programs, Setup, shared};
 use crate::{Lab, daemon, sys};
 
 /// File name of a network's configuration.
@@ -50,7 +50,7 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
     } else {
         network("net.d", default_network(lab, setup));
     }
-    programs(&dir.join("bin"));
+    programs(&dir.join("bin"), &Programs::of(setup.newer).plugins);
     if setup.apart {
         fs::create_dir_all(dir.join(APART)).expect("make a directory");
     }
@@ -58,9 +58,9 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
 
 /// The plugins and runc. Some of them can be slowed down, see [`super::Containerd::slow_down`]; `bridge` can be made
 /// to fail, see [`super::Containerd::fail_del`].
-pub(crate) fn programs(bin: &Path) {
+pub(crate) fn programs(bin: &Path, plugins: &Path) {
     fs::create_dir_all(bin).expect("make a directory");
-    for plugin in fs::read_dir(PLUGINS).expect("the CNI plugins").flatten() {
+    for plugin in fs::read_dir(plugins).expect("the CNI plugins").flatten() {
         if plugin.file_name() != "bridge" && plugin.file_name() != "host-local" {
             symlink(plugin.path(), bin.join(plugin.file_name())).expect("link a plugin");
         }
@@ -69,18 +69,19 @@ pub(crate) fn programs(bin: &Path) {
     symlink(ours, bin.join("ipwatch-ipam")).expect("link a plugin");
     // bridge after the ADD: the netns is there with its IP, and nobody has been told. host-local after
     // the ADD: the IP is reserved, and nobody has it.
+    let plugins = plugins.display();
     let slow = |plugin: &str, before: &str| {
         format!(
             "#!/bin/sh\n{before}\
-             if [ \"$CNI_COMMAND\" != ADD ] || [ ! -e \"$0.slow\" ]; then exec {PLUGINS}/{plugin}; fi\n\
-             {PLUGINS}/{plugin}; code=$?; sleep \"$(cat \"$0.slow\")\"; exit $code\n"
+             if [ \"$CNI_COMMAND\" != ADD ] || [ ! -e \"$0.slow\" ]; then exec {plugins}/{plugin}; fi\n\
+             {plugins}/{plugin}; code=$?; sleep \"$(cat \"$0.slow\")\"; exit $code\n"
         )
     };
     let fail = "if [ \"$CNI_COMMAND\" = DEL ] && [ -e \"$0.fail\" ]; then\n\
          echo '{\"cniVersion\": \"0.4.0\", \"code\": 999, \"msg\": \"made to fail\"}'; exit 1; fi\n";
     let release = format!(
         "if [ \"$CNI_COMMAND\" = DEL ] && [ -e \"$0.slow-del\" ]; then\n\
-         {PLUGINS}/host-local; code=$?; sleep \"$(cat \"$0.slow-del\")\"; exit $code; fi\n"
+         {plugins}/host-local; code=$?; sleep \"$(cat \"$0.slow-del\")\"; exit $code; fi\n"
     );
     let (bridge, host_local) = (slow("bridge", fail), slow("host-local", &release));
     let runc = "#!/bin/sh\n\
@@ -94,19 +95,24 @@ pub(crate) fn programs(bin: &Path) {
 }
 
 /// Starts containerd in the netns of its node.
-pub(super) fn spawn(dir: &Path, node: Option<&Path>) -> Child {
+pub(super) fn spawn(dir: &Path, node: Option<&Path>, programs: &Programs) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
     let apart = dir.join(APART);
     let mut command = if apart.exists() {
         let mut unshare = Command::new("unshare");
         unshare.args(["-m", "--propagation", "slave", "sh", "-euc", NODE]).arg(&apart);
-        unshare.arg("containerd");
+        unshare.arg(&programs.containerd);
         unshare
     } else {
-        Command::new("containerd")
+        Command::new(&programs.containerd)
     };
     command.arg("--config").arg(dir.join("config.toml")).stdin(Stdio::null());
+    // It looks for its shim there.
+    if let Some(own) = programs.containerd.parent().filter(|own| !own.as_os_str().is_empty()) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{}:{path}", own.display()));
+    }
     command.stdout(log.try_clone().expect("a second handle")).stderr(log);
     let mut spawn = || command.spawn().expect("start containerd");
     let Some(node) = node else { return spawn() };
@@ -223,7 +229,7 @@ BinaryName = "{dir}/bin/runc"
         r#"version = 2
 root = "{dir}/root"
 state = "{dir}/state"
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs"]
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.nri.v1.nri"]
 [grpc]
 address = "{dir}/sock"
 [plugins."io.containerd.internal.v1.opt"]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Containerd, Setup, client, place, sweep, uid_of};
+use super::{Containerd, Programs, Setup, client, place, sweep, uid_of};
 use crate::poll::until;
 use crate::shared::{Part, joined};
 use crate::{Lab, patience, sys};
@@ -51,7 +51,9 @@ impl<'a> Containerd<'a> {
         sweep::begin(lab);
         let note = format!("{}\n{}", socket.display(), conf_dir.display());
         fs::write(lab.dir().join(NOTE), note).expect("note the slot");
-        let containerd = Self { lab, socket, dir, child: None, node: None, slot: Some(slot) };
+        let programs = Programs::of(false);
+        let containerd =
+            Self { lab, socket, dir, child: None, node: None, programs, slot: Some(slot) };
         let loaded = || containerd.cri(&["network", &handler(slot)]).is_ok();
         // containerd reads the directory some time after a change, and must have noticed the removal of the previous
         // network.

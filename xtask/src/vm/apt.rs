@@ -66,7 +66,7 @@ fn mirror(label: &str) -> String {
 }
 
 /// An apt with its own or the machine's state.
-pub(super) struct Apt {
+pub(crate) struct Apt {
     /// For another architecture or release.
     private: Option<Private>,
 }
@@ -80,7 +80,7 @@ struct Private {
 
 impl Apt {
     /// apt for this architecture, with the machine's own sources or those of another release.
-    pub(super) fn of(machine: Machine, release: Option<Release>) -> Result<Self> {
+    pub(crate) fn of(machine: Machine, release: Option<Release>) -> Result<Self> {
         if machine == Machine::own()? && release.is_none() {
             return Ok(Self { private: None });
         }
@@ -119,12 +119,12 @@ impl Apt {
         apt
     }
 
-    pub(super) fn update(&self) -> Result<()> {
+    pub(crate) fn update(&self) -> Result<()> {
         setup::update_by(|| self.command("apt-get"))
     }
 
     /// Downloads packages and unpacks them into `dir`.
-    pub(super) fn unpack(&self, packages: &[&str], dir: &Path) -> Result<()> {
+    pub(crate) fn unpack(&self, packages: &[&str], dir: &Path) -> Result<()> {
         setup::unpack_by(self.command("apt-get"), packages, dir)
     }
 }
