@@ -114,6 +114,7 @@ pub fn main() -> ExitCode {
         match kubectl::read(args) {
             Ok(kubectl::Meant::Whole(whole)) => args = whole,
             Ok(kubectl::Meant::Plugin(plugin)) => return kubectl::main(&plugin),
+            Ok(kubectl::Meant::Fleet(asked)) => return kubectl::fleet::main(&asked),
             Err(usage) => return misused(&usage),
         }
     }

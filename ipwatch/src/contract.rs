@@ -10,6 +10,7 @@ mod cluster;
 mod codes;
 mod finding;
 mod fix;
+mod fleet;
 mod held;
 mod holder;
 mod ipam;
@@ -28,6 +29,7 @@ pub use self::finding::{
     Ack, Change, ChangeKind, Evidence, Finding, Reserved, Severity, Status, Subject,
 };
 pub use self::fix::{Fix, FixItem, FixState, FixTarget};
+pub use self::fleet::{Fleet, FleetNode};
 pub use self::held::{Held, HeldAddress, HeldCall, HeldQuestion, HeldState};
 pub use self::holder::{Holder, HolderKind};
 pub use self::ipam::{IpamEntry, IpamHolder, IpamRange, Reservation, Verdict};

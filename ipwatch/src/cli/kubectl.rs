@@ -1,8 +1,11 @@
-//! `kubectl ipwatch …`: finds the node of a pod and queries the ipwatch on it.
+//! `kubectl ipwatch …`: finds the node of a pod and queries the ipwatch on it, or queries that of every node (`fleet`).
 //!
 //! kubectl runs this program as a plugin if it is in the PATH under the name `kubectl-ipwatch`. The plugin calls
 //! kubectl for each request, because kubectl has the namespace, the context and the credentials, including those of
 //! exec plugins.
+
+pub(super) mod fleet;
+mod node;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read, Write};
@@ -10,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, Parser};
+use clap::{Args, CommandFactory as _, Parser};
 
 use super::Failure;
 
@@ -35,29 +38,37 @@ const OWN: [&str; 4] = ["--namespace", "--kubeconfig", "--context", "--ipwatch-n
 `kubectl ipwatch POD` is `ipwatch query pod` on its node; other options after POD are options of that, and any \
 other words are a command of their own: `kubectl ipwatch web-0 query findings`.
 
-`kubectl ipwatch cluster scan` looks at the whole cluster: see `kubectl ipwatch cluster scan --help`. A pod of \
-the name `cluster` is `pod/cluster`.
+`kubectl ipwatch findings -A` shows the findings of every node, `kubectl ipwatch ip IP` on which node an IP is up and who \
+had it, and `kubectl ipwatch cluster scan` looks at the whole cluster: see each with --help. A pod of the name `findings`, \
+`ip` or `cluster` is `pod/cluster`.
 
 Exit codes are those of ipwatch on the node; where kubectl itself fails it is 2.")]
 pub(super) struct Plugin {
-    /// The pod's namespace
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
-    /// As of kubectl
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// As of kubectl
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// Where the pods of ipwatch are
-    #[arg(long, value_name = "NAME", default_value = "ipwatch")]
-    ipwatch_namespace: String,
+    #[command(flatten)]
+    own: Own,
     /// NAME, or NAMESPACE/NAME
     #[arg(value_name = "POD")]
     pod: String,
     /// For `ipwatch` on its node
     #[arg(value_name = "ARGS", trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
+}
+
+/// Options of every command of the plugin.
+#[derive(Debug, Args)]
+struct Own {
+    /// The pod's namespace
+    #[arg(short, long, value_name = "NAME", global = true)]
+    namespace: Option<String>,
+    /// As of kubectl
+    #[arg(long, value_name = "FILE", global = true)]
+    kubeconfig: Option<PathBuf>,
+    /// As of kubectl
+    #[arg(long, value_name = "NAME", global = true)]
+    context: Option<String>,
+    /// Where the pods of ipwatch are
+    #[arg(long, value_name = "NAME", default_value = "ipwatch", global = true)]
+    ipwatch_namespace: String,
 }
 
 /// How to run kubectl.
@@ -80,6 +91,8 @@ pub(super) enum Meant {
     Whole(Vec<OsString>),
     /// The plugin.
     Plugin(Plugin),
+    /// A question to every node.
+    Fleet(fleet::Asked),
 }
 
 /// Parses a command line.
@@ -87,6 +100,9 @@ pub(super) fn read(args: Vec<OsString>) -> Result<Meant, clap::Error> {
     let (own, rest) = sorted(args)?;
     if rest.first().is_some_and(|word| word == "cluster") {
         return whole(own, rest).map(Meant::Whole);
+    }
+    if rest.first().is_some_and(|word| fleet::WORDS.iter().any(|own| word == own)) {
+        return fleet::read(own, rest).map(Meant::Fleet);
     }
     let own = own.into_iter().flat_map(|(name, value)| [OsString::from(name), value]);
     let words = std::iter::once(OsString::from(NAME)).chain(own).chain(rest);
@@ -179,8 +195,8 @@ impl Plugin {
     fn run(&self, kubectl: Program<'_>) -> Result<u8, Failure> {
         let (namespace, name, node) = self.pod(kubectl)?;
         let agent = self.agent(kubectl, &node)?;
-        let mut command = self.kubectl(kubectl);
-        command.args(["exec", "-n", &self.ipwatch_namespace, &agent, "-c", CONTAINER]);
+        let mut command = self.own.kubectl(kubectl);
+        command.args(["exec", "-n", &self.own.ipwatch_namespace, &agent, "-c", CONTAINER]);
         if io::stdin().is_terminal() && io::stdout().is_terminal() {
             command.arg("-it");
         }
@@ -205,11 +221,11 @@ impl Plugin {
     fn pod(&self, kubectl: Program<'_>) -> Result<(String, String, String), Failure> {
         let named = ["pod/", "pods/", "po/"].iter().find_map(|kind| self.pod.strip_prefix(kind));
         let (namespace, name) = match (named, self.pod.split_once('/')) {
-            (Some(name), _) => (self.namespace.as_deref(), name),
+            (Some(name), _) => (self.own.namespace.as_deref(), name),
             (None, Some((namespace, name))) => (Some(namespace), name),
-            (None, None) => (self.namespace.as_deref(), &*self.pod),
+            (None, None) => (self.own.namespace.as_deref(), &*self.pod),
         };
-        let mut command = self.asking(kubectl);
+        let mut command = self.own.asking(kubectl);
         command.args(["get", "pod"]);
         if let Some(namespace) = namespace {
             command.args(["-n", namespace]);
@@ -231,9 +247,9 @@ impl Plugin {
 
     /// The ipwatch pod of a node.
     fn agent(&self, kubectl: Program<'_>, node: &str) -> Result<String, Failure> {
-        let mut command = self.asking(kubectl);
+        let mut command = self.own.asking(kubectl);
         let running = format!("spec.nodeName={node},status.phase=Running");
-        command.args(["get", "pods", "-n", &self.ipwatch_namespace, "-l", LABEL]);
+        command.args(["get", "pods", "-n", &self.own.ipwatch_namespace, "-l", LABEL]);
         command.args(["--field-selector", &running]);
         command.args(["-o", r#"jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}"#]);
         let said = said(command)?;
@@ -242,11 +258,13 @@ impl Plugin {
             Failure::NotFound(format!(
                 "no pod of ipwatch runs on node {node} (in namespace {}, with {LABEL}): is its DaemonSet there? \
                  --ipwatch-namespace names another namespace",
-                self.ipwatch_namespace
+                self.own.ipwatch_namespace
             ))
         })
     }
+}
 
+impl Own {
     /// kubectl with a timeout, for questions.
     fn asking(&self, kubectl: Program<'_>) -> Command {
         let mut command = self.kubectl(kubectl);

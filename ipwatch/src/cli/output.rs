@@ -45,6 +45,28 @@ impl Out {
         }
     }
 
+    /// Without the options of `ipwatch`: for the plugin of kubectl.
+    pub(super) fn of(format: Format) -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let color = !unwanted && io::stdout().is_terminal();
+        let ascii = !is_utf8(|name| std::env::var_os(name));
+        Self { format, headers: true, paint: Paint(color), width: width(), ascii }
+    }
+
+    /// The layout at this time.
+    pub(super) fn view_at(&self, date: &str, all: bool) -> View {
+        View {
+            now: Now::at(date),
+            wide: self.format == Format::Wide,
+            headers: self.headers,
+            all,
+            pods: false,
+            paint: self.paint,
+            width: self.width,
+            ascii: self.ascii,
+        }
+    }
+
     /// Whether the format is for people.
     pub(super) fn for_people(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide | Format::Tree)
@@ -52,16 +74,7 @@ impl Out {
 
     /// The layout for this document.
     pub(super) fn view(&self, document: &Document) -> View {
-        View {
-            now: Now::of(document),
-            wide: self.format == Format::Wide,
-            headers: self.headers,
-            all: false,
-            pods: false,
-            paint: self.paint,
-            width: self.width,
-            ascii: self.ascii,
-        }
+        self.view_at(&document.taken_at, false)
     }
 
     /// Prints a document; `all` as in [`View::all`].

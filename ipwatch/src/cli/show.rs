@@ -7,6 +7,7 @@ pub(super) mod event;
 pub(super) mod family;
 pub(super) mod findings;
 mod fix;
+pub(super) mod fleet;
 pub(super) mod ip;
 mod ipam;
 pub(super) mod lists;

@@ -80,9 +80,11 @@ impl Cell {
 pub(super) struct Table {
     headers: Vec<&'static str>,
     rows: Vec<(Vec<Cell>, Vec<String>)>,
-    /// Width of the terminal, for notes.
+    /// Width of the terminal.
     width: Option<usize>,
     ascii: bool,
+    /// Whether cells are wrapped to it, not only notes.
+    wraps: bool,
 }
 
 impl Table {
@@ -90,9 +92,9 @@ impl Table {
         Self { headers: headers.to_vec(), ..Self::default() }
     }
 
-    /// Wraps notes to the terminal of this view.
+    /// Wraps cells and notes to the terminal of this view; with `-o wide` rows stay whole.
     pub(super) fn within(mut self, view: View) -> Self {
-        (self.width, self.ascii) = (view.width, view.ascii);
+        (self.width, self.ascii, self.wraps) = (view.width, view.ascii, !view.wide);
         self
     }
 
@@ -118,6 +120,7 @@ impl Table {
                 *width = (*width).max(cell.text.width());
             }
         }
+        self.narrow(&mut widths);
         let mut out = String::new();
         if headers {
             line(&mut out, &header, &widths, paint);
@@ -125,7 +128,7 @@ impl Table {
         // Notes are indented to the second column, because the first is short.
         let indent = " ".repeat(widths.first().map_or(0, |width| width + GAP));
         for (row, notes) in &self.rows {
-            line(&mut out, row, &widths, paint);
+            self.row_lines(&mut out, row, &widths, paint);
             // A note is the sentence that matters most in its row: it is not dim.
             for note in notes {
                 let on = continued(self.ascii);
@@ -138,12 +141,49 @@ impl Table {
         }
         out
     }
+
+    /// Takes columns from the widest until the table fits, or none is wider than [`NARROWEST`]. The first column names
+    /// the row and stays whole.
+    fn narrow(&self, widths: &mut [usize]) {
+        let Some(room) = self.width.filter(|_| self.wraps) else { return };
+        let gaps = GAP * widths.len().saturating_sub(1);
+        loop {
+            let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(room);
+            let widest = widths.iter_mut().skip(1).max_by_key(|width| **width);
+            match widest.filter(|width| over > 0 && **width > NARROWEST) {
+                Some(width) => *width -= 1,
+                None => return,
+            }
+        }
+    }
+
+    /// A row, on as many lines as its longest cell takes. A line that continues it begins with a mark, never with
+    /// foreign text.
+    fn row_lines(&self, out: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
+        let parts = |(at, (cell, width)): (usize, (&Cell, &usize))| {
+            let room = (at > 0 && cell.text.width() > *width).then_some(*width);
+            wrapped(&cell.text, room).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let parts: Vec<Vec<String>> = row.iter().zip(widths).enumerate().map(parts).collect();
+        let lines = parts.iter().map(Vec::len).max().unwrap_or_default();
+        for number in 0..lines {
+            let cells = row.iter().zip(&parts).enumerate().map(|(at, (cell, parts))| {
+                let text = match parts.get(number) {
+                    None if at == 0 => continued(self.ascii).trim_end().to_owned(),
+                    part => part.cloned().unwrap_or_default(),
+                };
+                Cell { text, style: cell.style }
+            });
+            line(out, &cells.collect::<Vec<_>>(), widths, paint);
+        }
+    }
 }
 
 fn line(out: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
     for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
         out.push_str(&paint.paint(cell.style, &cell.text));
-        if column + 1 < row.len() {
+        // No blanks at the end of a line.
+        if row.get(column + 1..).is_some_and(|rest| rest.iter().any(|cell| !cell.text.is_empty())) {
             let pad = width.saturating_sub(cell.text.width()) + GAP;
             out.extend(std::iter::repeat_n(' ', pad));
         }
@@ -181,6 +221,43 @@ mod tests {
         table.row(vec![Cell::new("日本"), Cell::new("x")]);
         table.row(vec![Cell::new("é"), Cell::new("y")]);
         assert_eq!(table.render(true, Paint(false)), "A     B\n日本  x\né     y\n");
+    }
+
+    fn view(width: usize) -> View {
+        let document = crate::cli::show::sample("scan.json");
+        let now = crate::cli::text::Now::of(&document);
+        let (wide, headers, all, pods, ascii) = (false, true, false, false, true);
+        View { now, wide, headers, all, pods, ascii, width: Some(width), paint: Paint(false) }
+    }
+
+    #[test]
+    fn a_row_is_wrapped_within_its_columns() {
+        let long = "first second third fourth fifth sixth seventh eighth ninth tenth";
+        let build = || {
+            let mut table = Table::new(&["NAME", "DETAIL", "AGE"]);
+            table.row(vec![Cell::new("one"), Cell::new(long), Cell::new("6m")]);
+            table.row(vec![Cell::new("two"), Cell::new("short"), Cell::new("7m")]);
+            table
+        };
+        let text = build().within(view(60)).render(true, Paint(false));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.width() <= 60), "{text}");
+        assert!(lines[1].starts_with("one   first ") && lines[1].ends_with("  6m"), "{text}");
+        assert!(lines[2].starts_with("...   ") && !lines[2].ends_with(' '), "{text}");
+        assert!(lines[3].starts_with("two   short ") && lines[3].ends_with("  7m"), "{text}");
+        let words = |text: &str| text.split_whitespace().filter(|word| *word != "...").count();
+        let whole = build().render(true, Paint(false));
+        assert_eq!((whole.lines().count(), words(&whole)), (3, words(&text)));
+        let wide = build().within(View { wide: true, ..view(60) }).render(true, Paint(false));
+        assert_eq!(wide, whole);
+    }
+
+    #[test]
+    fn a_name_is_never_cut() {
+        let mut table = Table::new(&["A", "B"]);
+        let name = "x".repeat(90);
+        table.row(vec![Cell::new("a"), Cell::new(&name)]);
+        assert!(table.within(view(40)).render(true, Paint(false)).contains(&name));
     }
 
     #[test]

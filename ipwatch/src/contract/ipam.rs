@@ -39,7 +39,8 @@ pub struct IpamRange {
     /// Number of reserved IPs, of the set with the fewest free ones.
     pub used: u64,
     /// Number of IPs, of all sets, reserved for something that no longer exists. Absent if a source that this depends
-    /// on does not answer.
+    /// on does not answer, or if nothing is proven leaked and no runtime can judge what is reserved. Without a runtime,
+    /// a lower bound: only leaks that are proven otherwise, such as those from before the boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaked: Option<u64>,
     /// Number of pods that can still be started, according to the store.

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
-//! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`].
+//! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`], or for longer if it has come
+//! back before.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -35,8 +36,17 @@ const SETTLES: u64 = 1_000_000_000;
 
 /// How long, in ns, a firing finding of [`lingers`] stays open after it was last seen.
 const LINGERS: u64 = 5_000_000_000;
+/// Limit of that time, in ns, for a finding that came back. kubelet starts a container that crashes again after at most
+/// 5 minutes (CrashLoopBackOff), twice as long after each crash.
+const LINGERS_AT_MOST: u64 = 600_000_000_000;
 
-/// Whether a finding with this code stays open for [`LINGERS`] without being seen: a sandbox in a crash loop gets a new
+/// How long a finding lingers that was not seen for `gap` ns and came back. The next gap of a crash loop is twice as long,
+/// and the start of the container takes its time.
+fn lingers_after(gap: u64) -> u64 {
+    gap.saturating_mul(2).saturating_add(LINGERS).min(LINGERS_AT_MOST)
+}
+
+/// Whether a finding with this code stays open for a while without being seen: a sandbox in a crash loop gets a new
 /// netns every few seconds. Each of them has the same IP as before, and none is a new cause.
 fn lingers(code: Code) -> bool {
     code == Code::IpDuplicate
@@ -57,6 +67,9 @@ pub struct Record {
     /// Since when it is no longer seen, if it lingers. Not stored either.
     #[serde(skip)]
     missing: Option<BootNs>,
+    /// The longest time, in ns, after which it came back. Not stored either.
+    #[serde(skip)]
+    gap: u64,
 }
 
 /// Which changes of a finding were reported, and when.
@@ -85,14 +98,19 @@ impl Record {
     fn is_missed(&mut self, now: BootNs) -> bool {
         let lasts = self.finding.status == Status::Firing && lingers(self.finding.code);
         let since = *self.missing.get_or_insert(now);
-        !lasts || now >= since.plus(LINGERS)
+        !lasts || now >= since.plus(self.lingers())
+    }
+
+    /// How long it stays open without being seen, in ns.
+    fn lingers(&self) -> u64 {
+        if self.gap == 0 { LINGERS } else { lingers_after(self.gap) }
     }
 
     /// The record of an ended finding.
     #[must_use]
     pub fn over(finding: Finding) -> Self {
         let (observed, seen) = (BootNs::default(), BootNs::default());
-        Self { observed, seen, finding, pacing: Pacing::default(), missing: None }
+        Self { observed, seen, finding, pacing: Pacing::default(), missing: None, gap: 0 }
     }
 }
 
@@ -202,7 +220,7 @@ impl Life {
         let due = pending
             .flat_map(|one| [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]);
         let waiting = self.open.values().filter_map(|one| one.pacing.due());
-        let ends = self.open.values().filter_map(|one| Some(one.missing?.plus(LINGERS)));
+        let ends = self.open.values().filter_map(|one| Some(one.missing?.plus(one.lingers())));
         due.chain(waiting).chain(ends).filter(|due| *due > now).min()
     }
 
@@ -312,7 +330,12 @@ impl Life {
 
     fn begin(&mut self, id: String, calendar: &Calendar, seen: Seen<'_>) -> Change {
         let Seen { candidate, cause, remediation } = seen;
-        self.resolved.retain(|known| known.id != id);
+        let before = self.resolved.iter().position(|known| known.id == id);
+        let before = before.and_then(|at| self.resolved.remove(at));
+        let last = calendar.date(candidate.observed);
+        let back =
+            before.filter(|_| lingers(candidate.code)).and_then(|past| came_back(past, &last));
+        let (gap, acked) = back.unwrap_or_default();
         let finding = Finding {
             id: id.clone(),
             code: candidate.code,
@@ -324,14 +347,14 @@ impl Life {
             evidence: candidate.evidence.clone(),
             since: calendar.date(candidate.since),
             firing_at: None,
-            last_seen: calendar.date(candidate.observed),
+            last_seen: last,
             resolved_at: None,
             caused_by: cause,
             impact: candidate.impact.to_string(),
             remediation: remediation.lines,
             steps: remediation.steps,
             preexisting: candidate.preexisting,
-            acked: None,
+            acked,
         };
         let at = candidate.observed;
         let record = Record {
@@ -339,11 +362,22 @@ impl Life {
             seen: at,
             pacing: Pacing { pod: has_pod(&finding.subject), ..Pacing::default() },
             missing: None,
+            gap,
             finding: finding.clone(),
         };
         self.open.insert(id, record);
         Change::new(ChangeKind::Opened, finding)
     }
+}
+
+/// How long a finding that fired was not seen until `now`, in ns, and its acknowledgement, if it is the same one that
+/// comes back.
+fn came_back(past: Finding, now: &str) -> Option<(u64, Option<Ack>)> {
+    past.firing_at.as_ref()?;
+    let gap = millis(now).saturating_sub(millis(past.resolved_at.as_deref()?));
+    let gap = gap.max(1).saturating_mul(1_000_000);
+    let acked = past.acked.filter(|ack| ack.until.as_deref().is_none_or(|until| until > now));
+    (gap <= LINGERS_AT_MOST).then_some((gap, acked))
 }
 
 /// One candidate for each id. If a detector reports the same thing twice, the latest observation counts.
@@ -374,7 +408,9 @@ fn update(
     second_look: u64,
 ) -> Option<Change> {
     let Seen { candidate, cause, remediation } = seen;
-    record.missing = None;
+    let missed = record.missing.take().map(|since| now.since(since));
+    // A gap shorter than LINGERS is what every restart has.
+    record.gap = record.gap.max(missed.filter(|gap| *gap > LINGERS).unwrap_or_default());
     let finding = &mut record.finding;
     let apart = candidate.observed.0.abs_diff(record.observed.0);
     // Answers may arrive closer together than they were requested. Then the state must have lasted longer, because

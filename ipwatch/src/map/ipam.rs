@@ -21,6 +21,7 @@ pub use held::{Given, Hold, StoreNetwork};
 pub use leaks::{Leak, LeakCause, Leaked};
 pub(super) use mismatch::has;
 pub use mismatch::{Grounds, IpamMismatch, Match};
+pub(super) use ranges::usable;
 pub use ranges::{Level, RangeEntry, Usage};
 pub(super) use reservations::Ipam;
 pub use reservations::{Release, ReservationEntry, UnreadableEntry, WRITING};

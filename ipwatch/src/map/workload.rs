@@ -102,6 +102,11 @@ impl Workload {
         let own = self.attachments.range(from..).take_while(move |((of, _), _)| of == id);
         own.map(|(_, (attachment, _))| attachment)
     }
+
+    /// All results of ADD.
+    pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.attachments.values().map(|(attachment, _)| attachment)
+    }
 }
 
 impl NodeMap {

@@ -92,7 +92,7 @@ pub(super) fn table(addresses: &[Address], view: View) -> String {
     for address in &shown {
         table.row(columns.iter().map(|column| column.cell(address, view)).collect());
     }
-    let mut out = table.render(view.headers, view.paint);
+    let mut out = table.within(view).render(view.headers, view.paint);
     let hidden = addresses.len() - shown.len();
     if hidden > 0 && view.headers {
         let what = text::count(hidden, "loopback or link-local IP");

@@ -79,7 +79,7 @@ fn ranges(ranges: &[ClusterRange], view: View) -> String {
         }
         table.noted(row, note(range));
     }
-    table.render(view.headers, view.paint)
+    table.within(view).render(view.headers, view.paint)
 }
 
 fn note(range: &ClusterRange) -> Option<String> {
@@ -122,7 +122,7 @@ fn findings(cluster: &Cluster, view: View) -> String {
         let evidence = finding.evidence.iter().map(|text| format!("  {text}"));
         table.noted(row, std::iter::once(finding.why.clone()).chain(evidence));
     }
-    let mut text = table.render(view.headers, view.paint);
+    let mut text = table.within(view).render(view.headers, view.paint);
     if cluster.more > 0 {
         text.push_str(&format!("and {} more\n", cluster.more));
     }

@@ -88,7 +88,7 @@ fn rest(left: &[(&Finding, Vec<&Finding>)]) -> Option<String> {
 }
 
 /// The number of consequences that are folded under this row, and whether they are worse.
-fn folded(head: &Finding, consequences: &[&Finding]) -> Option<String> {
+pub(super) fn folded(head: &Finding, consequences: &[&Finding]) -> Option<String> {
     if consequences.is_empty() {
         return None;
     }

@@ -24,7 +24,7 @@ pub(super) fn table(fix: &Fix, view: View) -> String {
         ];
         table.noted(row, item.why.iter().chain(&item.proof).cloned());
     }
-    let mut out = table.render(view.headers, view.paint);
+    let mut out = table.within(view).render(view.headers, view.paint);
     if view.headers {
         out.push_str(&summary(fix, &ids));
     }

@@ -45,7 +45,7 @@ fn of_ranges(ranges: &[IpamRange], view: View) -> String {
         }
         table.row(row);
     }
-    table.render(view.headers, view.paint)
+    table.within(view).render(view.headers, view.paint)
 }
 
 /// The answer to `ipwatch-ipam`. No command asks for it.
@@ -55,7 +55,7 @@ pub(super) fn held(held: &Held, view: View) -> String {
         let state = format!("{:?}", one.state).to_lowercase();
         table.row(vec![Cell::new(one.ip.to_string()), Cell::new(state), Cell::new(&one.who)]);
     }
-    table.render(view.headers, view.paint)
+    table.within(view).render(view.headers, view.paint)
 }
 
 /// A number, or nothing where it is not known.
@@ -90,7 +90,7 @@ fn of_reservations(reservations: &[IpamEntry], view: View) -> String {
         }
         table.row(row);
     }
-    table.render(view.headers, view.paint)
+    table.within(view).render(view.headers, view.paint)
 }
 
 fn reserved_for(entry: &IpamEntry) -> String {

@@ -33,7 +33,7 @@ pub(super) fn neighbours(neighbours: &[Neighbour], view: View) -> String {
         }
         table.row(row);
     }
-    table.render(view.headers, view.paint)
+    table.within(view).render(view.headers, view.paint)
 }
 
 /// Whether the entry has no answer.
@@ -102,7 +102,7 @@ pub(super) fn history(history: &[Tenure], view: View) -> String {
         }
         table.row(row);
     }
-    table.render(view.headers, view.paint)
+    table.within(view).render(view.headers, view.paint)
 }
 
 /// How the tenure ended, and how often if the row stands for several.

@@ -56,8 +56,8 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
         row.push(Cell::new(notes.note(why)));
         events.row(row);
     }
-    let sources = sources.render(view.headers, view.paint);
-    let events = events.render(view.headers, view.paint);
+    let sources = sources.within(view).render(view.headers, view.paint);
+    let events = events.within(view).render(view.headers, view.paint);
     let notes = notes.render();
     let refused = refused(document, view);
     if document.sources.is_empty() {
@@ -112,7 +112,7 @@ fn refused(document: &Document, view: View) -> String {
             Cell::new(&entry.last),
         ]);
     }
-    format!("\n{}", table.render(view.headers, view.paint))
+    format!("\n{}", table.within(view).render(view.headers, view.paint))
 }
 
 /// Reasons that do not fit into a column, printed once below the table: one missing kernel option is the reason for

@@ -119,6 +119,39 @@ fn a_duplicate_whose_holder_is_made_anew_is_opened_once() {
     assert_eq!(see(&mut life, 61 * SECOND, &[]).len(), 1);
 }
 
+/// The gaps of a crash loop double up to 5 minutes: only the first ones end the finding.
+#[test]
+fn a_duplicate_whose_holder_crashes_in_a_loop_is_opened_twice_at_most() {
+    const SECOND: u64 = 1_000_000_000;
+    let twice = |at: u64| Candidate { code: Code::IpDuplicate, ..candidate("a", at * SECOND) };
+    let mut life = Life::default();
+    let (mut at, mut told) = (1, Vec::new());
+    let ack = Ack { at: CALENDAR.date(BootNs(1)), uid: Some(0), note: None, until: None };
+    for gap in [10, 20, 40, 80, 160, 300, 300, 300] {
+        for _ in 0..3 {
+            told.extend(see(&mut life, at * SECOND, &[twice(at)]));
+            at += 1;
+        }
+        let id = life.open().next().unwrap().finding.id.clone();
+        life.acknowledge(&id, "", Some(ack.clone()));
+        for _ in 0..gap {
+            told.extend(see(&mut life, at * SECOND, &[]));
+            at += 1;
+        }
+    }
+    let count = |kind| told.iter().filter(|change| change.change == kind).count();
+    assert_eq!((count(ChangeKind::Opened), count(ChangeKind::Resolved)), (2, 1), "{told:#?}");
+    let again = told.iter().filter(|change| change.change == ChangeKind::Opened).nth(1).unwrap();
+    assert_eq!(again.finding.acked.as_ref(), Some(&ack));
+    // The loop has ended: so does the finding, as of when it was last seen.
+    let missing = life.open().next().unwrap().missing.unwrap();
+    let over = see(&mut life, (at + 600) * SECOND, &[]);
+    assert_eq!(over[0].finding.resolved_at, Some(CALENDAR.date(missing)));
+    // Long after, it is another one.
+    let later = see(&mut life, (at + 2_000) * SECOND, &[twice(at + 2_000)]);
+    assert_eq!(later[0].finding.acked, None);
+}
+
 #[test]
 fn the_same_observation_twice_is_one() {
     let mut life = Life::default();

@@ -218,7 +218,7 @@ fn level(usage: Usage, left: Option<u64>, before: Level) -> Level {
 }
 
 /// Number of IPs in the parts of a set together. Overlapping parts hand out an IP once.
-fn usable(parts: &[RangePart]) -> u64 {
+pub(in crate::map) fn usable(parts: &[RangePart]) -> u64 {
     let mut spans: Vec<&RangePart> = parts.iter().collect();
     spans.sort_by_key(|part| (part.first, part.last));
     let apart = spans.windows(2).all(|pair| pair[0].last < pair[1].first);

@@ -47,6 +47,25 @@ fn leaked(feed: &Feed) -> Vec<usize> {
     feed.map.ranges().map(|range| feed.map.leaked_in(range, feed.at, &thresholds).len()).collect()
 }
 
+/// 0 would mean that somebody looked.
+#[test]
+fn without_a_runtime_only_a_proven_leak_is_counted() {
+    let told = |feed: &Feed| {
+        let [range] = &feed.map.ranges_view(feed.at, &Thresholds::default())[..] else { panic!() };
+        (range.used, range.leaked)
+    };
+    let mut feed = without_runtime();
+    feed.tell(range("/a.conflist"));
+    assert_eq!(told(&feed), (0, Some(0)), "nothing is reserved");
+    let Observation::Reservation(new) = old("many", 1) else { unreachable!() };
+    feed.tell(Observation::Reservation(Reservation { since: None, ..new }));
+    feed.wants(400_000);
+    assert_eq!(told(&feed), (1, None));
+    feed.tell(old("many", 2));
+    feed.wants(400_000);
+    assert_eq!(told(&feed), (2, Some(1)), "a lower bound");
+}
+
 #[test]
 fn the_leaks_of_one_network_hide_none_of_another() {
     let mut feed = without_runtime();

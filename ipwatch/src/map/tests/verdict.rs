@@ -55,6 +55,32 @@ fn what_no_host_can_have_is_not_free() {
 }
 
 #[test]
+fn the_edges_of_a_containers_network_are_no_hosts_addresses() {
+    let mut feed = feed();
+    let given = |last: [u8; 2], length| (Ipv4Addr::new(10, 1, last[0], last[1]).into(), length);
+    feed.tell(Observation::Attachment(crate::fact::Attachment {
+        container_id: "one".into(),
+        ifname: "eth0".into(),
+        network: "other".into(),
+        netns_path: None,
+        ips: vec![
+            given([7, 20], 27),
+            given([8, 8], 31),
+            given([9, 9], 32),
+            ("fd00::7".parse().unwrap(), 64),
+        ],
+        made: None,
+        pod: None,
+    }));
+    let why = |ip| asked(&feed, ip).reasons;
+    assert_eq!(why("10.1.7.0"), ["it is the network address of 10.1.7.0/27"]);
+    assert_eq!(why("10.1.7.31"), ["it is the broadcast address of 10.1.7.0/27"]);
+    for ip in ["10.1.7.1", "10.1.7.32", "10.1.8.8", "10.1.8.9", "10.1.9.9", "fd00::"] {
+        assert_eq!(why(ip), [""; 0], "{ip}");
+    }
+}
+
+#[test]
 fn what_a_pool_hands_out_is_an_address_of_a_host() {
     let mut feed = feed();
     let address = Address { key: AddressKey { prefix_len: 26, ..key(129) }, ..address(129) };

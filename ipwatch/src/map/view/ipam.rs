@@ -8,6 +8,7 @@ use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
 use crate::fact::{BootNs, PodName, SourceName};
 
 use super::netns::interface_view;
+use crate::map::ipam::usable;
 use crate::map::{Grounds, Match, RangeEntry, UnreadableEntry};
 use crate::map::{Netns, NodeMap, ReservationEntry, SandboxVerdict, Thresholds};
 
@@ -28,7 +29,7 @@ impl NodeMap {
                 range: entry.text(),
                 usable: usage.usable,
                 used: usage.used,
-                leaked: Some(self.leaked_in(entry, now, thresholds).len() as u64),
+                leaked: self.leaked_count(entry, now, thresholds),
                 free: usage.free,
                 held,
                 available,
@@ -37,6 +38,20 @@ impl NodeMap {
             }
         };
         self.ranges().filter(|entry| self.is_counted(entry)).map(view).collect()
+    }
+
+    /// Number of leaked IPs of a range. Some leaks are proven without a runtime, such as those from before the boot: then
+    /// the number is a lower bound. 0 is reported only if nothing is reserved, or runtimes judge what is.
+    fn leaked_count(
+        &self,
+        entry: &RangeEntry,
+        now: BootNs,
+        thresholds: &Thresholds,
+    ) -> Option<u64> {
+        let leaked = self.leaked_in(entry, now, thresholds).len() as u64;
+        let nothing = || entry.sets().all(|(parts, free)| free == usable(parts));
+        let judged = || self.runtimes_judge() && self.store_counts(&entry.range.store);
+        (leaked > 0 || nothing() || judged()).then_some(leaked)
     }
 
     /// Number of IPs of a range that some netns has without a reservation in its store, and number of pods that can be

@@ -80,8 +80,9 @@ impl NodeMap {
     }
 
     /// Why no host can have this address, if so. An address that a pool hands out is valid: a pool may use the first
-    /// and the last one of a network. Networks are those of the host's own devices; in any other netns, its root user
-    /// could define them.
+    /// and the last one of a network, as Calico's blocks do. Networks are those of the host's own devices and those that
+    /// plugins reported for containers; the devices of any other netns are not asked, because its root user could define
+    /// them.
     fn no_hosts_address(&self, ip: IpAddr, in_pool: bool) -> Option<String> {
         let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
         if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast {
@@ -91,23 +92,11 @@ impl NodeMap {
         if in_pool {
             return None;
         }
-        let host = self.netns(self.host()?)?;
-        host.addresses().find_map(|(key, entry)| {
-            let IpAddr::V4(local) = key.local else { return None };
-            // A /31 has neither (RFC 3021).
-            if !(1..=30).contains(&entry.prefix_len) {
-                return None;
-            }
-            let rest = u32::MAX >> entry.prefix_len;
-            let network = local.to_bits() & !rest;
-            let what = match v4.to_bits() {
-                bits if bits == network => "network",
-                bits if bits == network | rest => "broadcast",
-                _ => return None,
-            };
-            let network = Ipv4Addr::from_bits(network);
-            Some(format!("it is the {what} address of {network}/{}", entry.prefix_len))
-        })
+        let host = self.host().and_then(|id| self.netns(id));
+        let own = host.into_iter().flat_map(Netns::addresses);
+        let own = own.map(|(key, entry)| (key.local, entry.prefix_len));
+        let given = self.workload.attachments().flat_map(|one| one.ips.iter().copied());
+        own.chain(given).find_map(|(local, length)| edge_of(v4, local, length))
     }
 
     fn holding(&self, netns: &Netns, ip: IpAddr) -> String {
@@ -124,6 +113,23 @@ impl NodeMap {
         let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
         format!("{name}{whose} has it{device}{dying}")
     }
+}
+
+/// That an address is the first or the last one of a network, if so: of the network in which a host has `local`.
+fn edge_of(ip: Ipv4Addr, local: IpAddr, length: u8) -> Option<String> {
+    let IpAddr::V4(local) = local else { return None };
+    // A /31 has neither (RFC 3021).
+    if !(1..=30).contains(&length) {
+        return None;
+    }
+    let rest = u32::MAX >> length;
+    let first = local.to_bits() & !rest;
+    let what = match ip.to_bits() {
+        bits if bits == first => "network",
+        bits if bits == first | rest => "broadcast",
+        _ => return None,
+    };
+    Some(format!("it is the {what} address of {}/{length}", Ipv4Addr::from_bits(first)))
 }
 
 /// Whether `id` is the requested container, by its whole id or a beginning that is long enough.

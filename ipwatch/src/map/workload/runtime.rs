@@ -449,6 +449,11 @@ impl NodeMap {
             .all(|(name, listed)| listed.last.is_some() && self.runtime_answers(name))
     }
 
+    /// Whether the runtimes can say which containers no longer exist: there are some, all answer, and one has pods.
+    pub(in crate::map) fn runtimes_judge(&self) -> bool {
+        self.runtimes_answer() && self.workload.runtimes.listed.values().any(|listed| listed.pods)
+    }
+
     /// Names of the known runtimes.
     pub fn runtimes(&self) -> impl Iterator<Item = &str> {
         self.workload.runtimes.listed.keys().map(String::as_str)

@@ -1,0 +1,68 @@
+//! What nodes say is foreign text, also about their own names.
+
+use super::super::{plain, sample};
+use super::*;
+use crate::contract::SCHEMA;
+
+fn fleet(change: impl Fn(&mut FleetNode)) -> Fleet {
+    let node = |n: usize| {
+        let documents = vec![sample("scan.json")];
+        let mut node = FleetNode {
+            node: format!("node-{n}"),
+            pod: format!("ipwatch-{n}"),
+            error: None,
+            documents,
+        };
+        change(&mut node);
+        node
+    };
+    let nodes = (1..3).map(node).collect();
+    Fleet { schema: SCHEMA.to_owned(), taken_at: "2026-01-02T03:10:11.000Z".to_owned(), nodes }
+}
+
+#[test]
+fn nothing_of_a_node_reaches_the_terminal_or_a_shell_unescaped() {
+    let hostile = "x\u{1b}]52;c;aGk=\u{7} $(reboot)\n\u{202e}";
+    let fleet = fleet(|node| {
+        node.node = hostile.to_owned();
+        node.pod = hostile.to_owned();
+        if let Some(Document { body: Body::Findings(findings), .. }) = node.documents.first_mut() {
+            for finding in findings {
+                finding.id = format!("{hostile}{}", finding.id);
+                finding.impact = hostile.to_owned();
+            }
+        }
+    });
+    let silent = Fleet {
+        nodes: vec![FleetNode {
+            node: hostile.to_owned(),
+            pod: String::new(),
+            error: Some(hostile.to_owned()),
+            documents: Vec::new(),
+        }],
+        ..fleet.clone()
+    };
+    let view = plain(&sample("scan.json"));
+    for fleet in [fleet, silent] {
+        let ip = "10.0.3.17".parse().unwrap();
+        for text in [findings(&fleet, None, "ipwatch", view).0, super::ip(&fleet, ip, view).0] {
+            assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{text:?}");
+            let next = text.lines().find(|line| line.starts_with("Next: ")).unwrap_or_default();
+            assert!(!next.contains("$("), "{next}");
+        }
+    }
+}
+
+#[test]
+fn the_worst_comes_first_and_consequences_are_folded() {
+    let fleet = fleet(|_| ());
+    let view = plain(&sample("scan.json"));
+    let (text, found) = findings(&fleet, None, "ipwatch", view);
+    assert!(found);
+    let rows: Vec<&str> =
+        text.lines().filter(|line| line.starts_with(char::is_uppercase)).collect();
+    assert!(rows[0].starts_with("SEV") && rows[1].starts_with("WARN"), "{text}");
+    assert!(text.contains(" · 2 consequences folded, critical (--all)"), "{text}");
+    let (all, _) = findings(&fleet, None, "ipwatch", View { all: true, ..view });
+    assert!(all.lines().count() > text.lines().count(), "{all}");
+}
