@@ -65,6 +65,14 @@ impl Plugin {
         Self { config, ..self.clone() }
     }
 
+    /// The same with this timeout of a question to the daemon, in ms.
+    #[must_use]
+    pub fn with_timeout(&self, ms: u32) -> Self {
+        let mut config = self.config.clone();
+        config["ipam"]["timeoutMs"] = ms.into();
+        Self { config, ..self.clone() }
+    }
+
     /// Directory of host-local's reservations.
     #[must_use]
     pub fn store(&self) -> &Path {

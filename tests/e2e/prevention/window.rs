@@ -114,7 +114,7 @@ fn an_add_waits_for_a_del_that_runs(lab: &Lab) {
     let setup = Setup { prevention: true, inside: Some(&node), macvlan: true, ..Setup::default() };
     let containerd = Containerd::start_as(lab, &setup);
     let daemon = node.run(|| watching(lab, &containerd));
-    let (ours, rounds) = (Plugin::of(&containerd), rounds(4));
+    let (ours, rounds) = (Plugin::of(&containerd), rounds(2));
     let bare = ours.bare();
     let pod = |kind: &str, n: usize| {
         let pod = containerd.pod(&format!("{kind}-{n}")).sandbox();
@@ -122,7 +122,7 @@ fn an_add_waits_for_a_del_that_runs(lab: &Lab) {
         pod
     };
     let mut open: Vec<Duration> =
-        (0..rounds).map(|n| open_for(&containerd, &pod("plain", n))).collect();
+        (0..10).map(|n| open_for(&containerd, &pod("plain", n))).collect();
     open.sort_unstable();
     println!(
         "{FIGURE}an IP is up after its release by a DEL of macvlan  median {:.1} ms, worst {:.1} ms of {}  goal (none)",
