@@ -97,6 +97,21 @@ const PREVENTED: [(&str, &str); 2] = [
     ("with `ipwatch-ipam`", "kubelet: next pods that share a held IP, with ipwatch-ipam"),
 ];
 
+/// Figures of `ipwatch-ipam` on its page: what it adds to an ADD, and what it leaves open.
+const OF_PLUGIN: [&str; 11] = [
+    "ipwatch-ipam, added to an ADD of host-local",
+    "ipwatch-ipam, CPU time added to an ADD of host-local",
+    "ipwatch-ipam, its own time in an ADD, without the delegate",
+    "an IP is up after its release by a DEL of macvlan",
+    "ADDs during a DEL whose device goes 30 ms later that return the IP while it is up, with ipwatch-ipam",
+    "ADDs during a DEL whose device goes 30 ms later that return the IP while it is up, without",
+    "ADDs during a DEL whose device goes 400 ms later that return the IP while it is up, with ipwatch-ipam",
+    "ADDs during a DEL whose device goes 400 ms later that return the IP while it is up, without",
+    "ADDs at once after a release by hand that return the IP",
+    "ADDs whose main plugin is killed that leave a reservation, with ipwatch-ipam",
+    "ADDs whose main plugin is killed that leave a reservation, without ipwatch-ipam",
+];
+
 impl Lead {
     /// Names of the figures for the first word and for the firing finding.
     fn names(&self) -> [String; 2] {
@@ -326,7 +341,7 @@ fn between(text: &str, word: &str, with: impl Fn(&str) -> Result<String>) -> Res
     Ok(out + rest)
 }
 
-/// The table with this name: `bench`, `by-hand`, `leads` or `prevention`.
+/// The table with this name: `bench`, `by-hand`, `leads`, `plugin` or `prevention`.
 fn table(name: &str, figures: &Figures) -> Result<String> {
     let rows: Vec<String> = match name {
         "bench" => figures.iter().filter(|(name, _)| is_of_bench(name)).map(row).collect(),
@@ -337,6 +352,9 @@ fn table(name: &str, figures: &Figures) -> Result<String> {
                 .collect()
         }
         "leads" => LEADS.iter().map(|lead| row_of_lead(lead, figures)).collect::<Result<_>>()?,
+        "plugin" => {
+            OF_PLUGIN.iter().map(|name| row_of_plugin(name, figures)).collect::<Result<_>>()?
+        }
         "prevention" => {
             PREVENTED.iter().map(|row| row_of_prevention(row, figures)).collect::<Result<_>>()?
         }
@@ -344,7 +362,7 @@ fn table(name: &str, figures: &Figures) -> Result<String> {
     };
     let heads = match name {
         "bench" => "| Figure | Measured | Goal | Reached | Commit |\n|---|---|---|---|---|",
-        "by-hand" => "| Figure | Measured | Goal |\n|---|---|---|",
+        "by-hand" | "plugin" => "| Figure | Measured | Goal |\n|---|---|---|",
         "prevention" => {
             "| kubelet: a force-deleted pod hangs, its IP is released, five pods start | Next pods that share the IP | Runs with a duplicate |\n|---|---|---|"
         }
@@ -375,6 +393,11 @@ fn row_of_lead(lead: &Lead, figures: &Figures) -> Result<String> {
     let codes: Vec<String> = lead.codes.iter().map(|code| format!("`{code}`")).collect();
     let text = if lead.text.is_empty() { String::new() } else { format!("{} ", lead.text) };
     Ok(format!("| {text}| {} | {} before | {} before |", codes.join(", "), word?, fires?))
+}
+
+fn row_of_plugin(name: &str, figures: &Figures) -> Result<String> {
+    let figure = figures.get(name).with_context(|| format!("no figure {name:?}"))?;
+    Ok(format!("| {name} | {} | {} |", figure.measured, figure.goal))
 }
 
 fn row_of_prevention((text, name): &(&str, &str), figures: &Figures) -> Result<String> {
