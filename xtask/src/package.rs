@@ -45,6 +45,38 @@ pub(crate) fn command_line(args: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// How much time is taken to compress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// What is handed on.
+    Full,
+    /// What tests install.
+    Little,
+}
+
+impl Effort {
+    pub(crate) fn gzip(self) -> &'static str {
+        match self {
+            Self::Full => "-9",
+            Self::Little => "-1",
+        }
+    }
+
+    fn xz(self) -> &'static str {
+        match self {
+            Self::Full => "-z6",
+            Self::Little => "-z0",
+        }
+    }
+
+    fn payload(self) -> &'static str {
+        match self {
+            Self::Full => "w9.gzdio",
+            Self::Little => "w1.gzdio",
+        }
+    }
+}
+
 /// What is packed, and how it is named.
 #[derive(Debug, Clone)]
 pub(crate) struct Packed {
@@ -54,13 +86,15 @@ pub(crate) struct Packed {
     /// Packages of the same version: dpkg and rpm treat revision 2 as newer than 1.
     pub(crate) revision: String,
     pub(crate) epoch: Epoch,
+    pub(crate) effort: Effort,
 }
 
 impl Packed {
     pub(crate) fn new(machine: Machine, programs: Programs, revision: &str) -> Result<Self> {
         let version = programs.version()?;
         let epoch = Epoch::of_source()?;
-        Ok(Self { machine, programs, version, revision: revision.to_owned(), epoch })
+        let (revision, effort) = (revision.to_owned(), Effort::Full);
+        Ok(Self { machine, programs, version, revision, epoch, effort })
     }
 
     /// Both packages in `out`, made in `work`, which is emptied.
@@ -107,6 +141,7 @@ impl Packed {
         self.epoch.stamp(root)?;
         let package = out.join(format!("ipwatch_{version}_{arch}.deb"));
         let mut build = command(&["dpkg-deb", "--build", "--root-owner-group", "-Zxz"]);
+        build.arg(self.effort.xz());
         run(self.epoch.set(build.arg(root).arg(&package)))?;
         Ok(package)
     }
@@ -132,7 +167,7 @@ impl Packed {
         define("__os_install_post", "%{nil}");
         define("debug_package", "%{nil}");
         define("_build_id_links", "none");
-        define("_binary_payload", "w9.gzdio");
+        define("_binary_payload", self.effort.payload());
         // The header has no host and no time of the build.
         define("_buildhost", "reproducible");
         define("use_source_date_epoch_as_buildtime", "1");

@@ -22,14 +22,17 @@ mod tests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use self::archive::How;
 use self::image::Image;
 use self::options::Options;
+use crate::build::Binaries;
 use crate::epoch::Epoch;
 use crate::machine::Machine;
-use crate::package::tree::{DOC, Programs, install, settle_directories, tree};
+use crate::package::tree::{DOC, Programs, install, tree};
 use crate::package::{self, Packed};
 use crate::shell::{command, output};
 use crate::{build, place, setup};
@@ -57,6 +60,37 @@ pub(crate) fn command_line(args: &[&str]) -> Result<()> {
         again::compare(&options)?;
     }
     Ok(())
+}
+
+/// The revisions of what tests install: an upgrade and a rollback need two.
+const TESTED: [&str; 2] = ["1", "2"];
+
+/// Directory of a release of this machine's binary, in `1` and `2` the revisions, if a test selected by these filters
+/// needs it; otherwise an empty path.
+pub(crate) fn for_tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
+    let needs = output(Command::new(&binaries.e2e).arg("--needs").args(filters))?;
+    if !needs.lines().any(|need| need == "Release") {
+        return Ok(PathBuf::new());
+    }
+    setup::packages(package::TOOLS)?;
+    setup::packages(&["skopeo"])?;
+    let own = Machine::own()?;
+    let room = place::target().join("release-tested");
+    let programs = room.join("bin").join(own.debian());
+    fs::create_dir_all(&programs)?;
+    // Without the symbols for debugging, which are most of it.
+    for name in ["ipwatch", "ipwatch-ipam"] {
+        let from = binaries.ipwatch.with_file_name(name);
+        build::stripped(own, &from, &programs.join(name))?;
+    }
+    let (room, bin) = (room.to_string_lossy(), room.join("bin"));
+    for revision in TESTED {
+        let (out, bin) = (format!("{room}/{revision}"), bin.to_string_lossy());
+        let words = ["--out", &out, "--bin-dir", &bin, "--revision", revision, "--fast"];
+        let options = Options::read(&words)?;
+        Release::new(options, Epoch::of_source()?, built(Path::new(&*bin))?)?.pack()?;
+    }
+    Ok(PathBuf::from(&*room))
 }
 
 /// A release has a commit: from anything else it could not be made again.
@@ -134,6 +168,10 @@ impl Release {
         Ok(())
     }
 
+    fn how(&self) -> How {
+        How { epoch: self.epoch, effort: self.options.effort }
+    }
+
     /// Where a file goes. It is then one of the release's.
     fn file(&mut self, name: String, what: &'static str) -> PathBuf {
         let path = self.options.out.join(&name);
@@ -155,6 +193,7 @@ impl Release {
             version: self.version.clone(),
             revision: self.options.revision.clone(),
             epoch: self.epoch,
+            effort: self.options.effort,
         };
         let whats = ["Debian, Ubuntu", "RHEL, Fedora, Amazon Linux, SUSE"];
         let made = packed.both(&self.room("package")?, &self.options.out)?;
@@ -176,9 +215,8 @@ impl Release {
         fs::remove_dir_all(root.join("etc"))?;
         let changes = place::repository().join("CHANGELOG.md");
         install(&changes, &root.join(DOC).join("CHANGELOG.md"), 0o644)?;
-        settle_directories(&root)?;
         let to = self.file(format!("{name}.tar.gz"), "static programs for any distribution");
-        archive::tar_gz(&work, &[&name], self.epoch, &to)
+        archive::tar_gz(&work, &[&name], self.how(), &to)
     }
 
     /// The image; returns its digest.
@@ -187,14 +225,14 @@ impl Release {
         let name = format!("ipwatch-{}-image.tar", self.version);
         let to = self.file(name, "image of all architectures, an OCI layout");
         let image =
-            Image { version: &self.version, name: &self.options.image, epoch: self.epoch, work };
+            Image { version: &self.version, name: &self.options.image, how: self.how(), work };
         image.pack(&self.programs, &to)
     }
 
     fn chart(&mut self, digest: &str) -> Result<()> {
         let work = self.room("chart")?;
         let to = self.file(format!("ipwatch-{}.tgz", self.version), "Helm chart of this image");
-        chart::pack(&self.version, (&self.options.image, digest), self.epoch, &work, &to)
+        chart::pack(&self.version, (&self.options.image, digest), self.how(), &work, &to)
     }
 
     fn krew(&mut self) -> Result<()> {
@@ -203,7 +241,7 @@ impl Release {
             let work = self.room("krew")?;
             let name = krew::archive(&self.version, machine);
             let to = self.file(name, "plugin of kubectl");
-            krew::pack(&programs, self.epoch, &work, &to)?;
+            krew::pack(&programs, self.how(), &work, &to)?;
             packed.push((machine, to));
         }
         // krew wants the file to have the plugin's name.

@@ -10,7 +10,7 @@ use crate::build::{self, Binaries};
 use crate::figures::{Origin, Reader};
 use crate::phases::Phases;
 use crate::tally::Tally;
-use crate::{fuzz, instructions, kubernetes, newer, package, place, setup, shell, vm};
+use crate::{fuzz, instructions, kubernetes, newer, package, place, release, setup, shell, vm};
 
 /// Parts that can be named with `--only`; any other name filters the tests on this host.
 const PARTS: [&str; 6] = ["unit", "instructions", "e2e", "vm", "systemd", "arm64"];
@@ -233,6 +233,7 @@ struct Daemons {
     helm: PathBuf,
     kubernetes: PathBuf,
     newer: PathBuf,
+    release: PathBuf,
 }
 
 impl Daemons {
@@ -252,6 +253,7 @@ impl Daemons {
             helm: or_none("Helm", setup::helm()),
             kubernetes: or_none("Kubernetes", kubernetes::for_tests(&binaries.e2e, filters)),
             newer: or_none("newer containerd", newer::for_tests(&binaries.e2e, filters)),
+            release: or_none("release", release::for_tests(binaries, filters)),
         })
     }
 
@@ -263,6 +265,7 @@ impl Daemons {
         tests.env("IPWATCH_TEST_PROMETHEUS", &self.prometheus);
         tests.env("IPWATCH_TEST_KUBERNETES", &self.kubernetes);
         tests.env("IPWATCH_TEST_NEWER", &self.newer);
+        tests.env("IPWATCH_TEST_RELEASE", &self.release);
         tests
     }
 }

@@ -109,16 +109,12 @@ pub(super) fn compress(file: &Path) -> Result<()> {
     run(command(&["gzip", "-9n"]).arg(file))
 }
 
-/// Sets modes that do not depend on the umask of the build: of directories, and of generated files.
+/// Sets modes that do not depend on the umask of the build: of directories (five digits also clear setgid), and of
+/// generated files.
 pub(super) fn settle(root: &Path) -> Result<()> {
-    settle_directories(root)?;
+    run(command(&["find"]).arg(root).args(["-type", "d", "-exec", "chmod", "00755", "{}", "+"]))?;
     let share = root.join("usr/share");
     run(command(&["find"]).arg(share).args(["-type", "f", "-exec", "chmod", "0644", "{}", "+"]))
-}
-
-/// Sets the modes of directories; five digits also clear setgid.
-pub(crate) fn settle_directories(root: &Path) -> Result<()> {
-    run(command(&["find"]).arg(root).args(["-type", "d", "-exec", "chmod", "00755", "{}", "+"]))
 }
 
 fn copyright(repository: &Path) -> Result<String> {

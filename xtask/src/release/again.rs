@@ -1,6 +1,7 @@
 //! The same commit made once more elsewhere, and compared by its checksums.
 //!
-//! The clone has a longer path, another home of cargo, another target directory, umask, language and time zone.
+//! The clone has a longer path, another home of cargo, another target directory, umask, language and time zone. It is kept:
+//! the next comparison compiles only what has changed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +18,14 @@ use crate::shell::{command, output, run};
 /// Makes the release of these options again, and fails where a file differs.
 pub(super) fn compare(options: &Options) -> Result<()> {
     let room = place::target().join("release-again");
-    super::empty(&room)?;
     let clone = room.join("another/and/longer/path/ipwatch");
     let head = output(command(&["git", "rev-parse", "HEAD"]).current_dir(place::repository()))?;
-    run(command(&["git", "clone", "--quiet", "--no-checkout"])
-        .arg(place::repository())
-        .arg(&clone))?;
-    run(command(&["git", "checkout", "--quiet", head.trim()]).current_dir(&clone))?;
+    if !clone.exists() {
+        let mut git = command(&["git", "clone", "--quiet", "--no-checkout"]);
+        run(git.arg(place::repository()).arg(&clone))?;
+    }
+    run(command(&["git", "fetch", "--quiet", "origin", head.trim()]).current_dir(&clone))?;
+    run(command(&["git", "checkout", "--quiet", "--force", head.trim()]).current_dir(&clone))?;
     let out = room.join("dist");
     make(&clone, &home(&room)?, options, &out)?;
     let (here, there) = (sums(&options.out)?, sums(&out)?);
@@ -57,7 +59,10 @@ fn home(room: &Path) -> Result<PathBuf> {
     let home = room.join("another-home-of-cargo");
     fs::create_dir_all(&home)?;
     for entry in fs::read_dir(&own).with_context(|| own.display().to_string())?.flatten() {
-        symlink(entry.path(), home.join(entry.file_name()))?;
+        let link = home.join(entry.file_name());
+        if !link.is_symlink() {
+            symlink(entry.path(), link)?;
+        }
     }
     Ok(home)
 }

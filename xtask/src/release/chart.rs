@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 
-use super::archive::tar_gz;
-use crate::epoch::Epoch;
+use super::archive::{How, tar_gz};
 use crate::package::tree::{install, write};
 use crate::place;
 
@@ -15,7 +14,7 @@ use crate::place;
 pub(super) fn pack(
     version: &str,
     image: (&str, &str),
-    epoch: Epoch,
+    how: How,
     work: &Path,
     to: &Path,
 ) -> Result<()> {
@@ -30,8 +29,7 @@ pub(super) fn pack(
     copy(&source, &work.join("ipwatch"))?;
     let values = fs::read_to_string(source.join("values.yaml"))?;
     write(&work.join("ipwatch/values.yaml"), &with_image(&values, image)?)?;
-    crate::package::tree::settle_directories(work)?;
-    tar_gz(work, &["ipwatch"], epoch, to)
+    tar_gz(work, &["ipwatch"], how, to)
 }
 
 /// The values with the image's name and digest.

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::archive::{gzip, sha256, tar};
-use crate::epoch::Epoch;
+use super::archive::{How, gzip, sha256, tar};
 use crate::machine::Machine;
 use crate::package::tree::{Programs, install};
 
@@ -27,7 +26,7 @@ pub(super) struct Image<'a> {
     pub(super) version: &'a str,
     /// Its name in a registry, without a tag.
     pub(super) name: &'a str,
-    pub(super) epoch: Epoch,
+    pub(super) how: How,
     /// An empty directory.
     pub(super) work: PathBuf,
 }
@@ -54,7 +53,7 @@ impl Image<'_> {
         let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]});
         fs::write(layout.join("index.json"), index.to_string())?;
         fs::write(layout.join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string())?;
-        tar(&layout, &["oci-layout", "index.json", "blobs"], self.epoch, to)?;
+        tar(&layout, &["oci-layout", "index.json", "blobs"], self.how.epoch, to)?;
         Ok(digest)
     }
 
@@ -67,10 +66,10 @@ impl Image<'_> {
         let root = self.work.join(machine.debian());
         fill(&root, programs)?;
         let layer = self.work.join(format!("{}.tar", machine.debian()));
-        tar(&root, &["host", "usr"], self.epoch, &layer)?;
+        tar(&root, &["host", "usr"], self.how.epoch, &layer)?;
         let diff = format!("sha256:{}", sha256(&layer)?);
-        let layer = self.blob(LAYER, &gzip(&layer)?)?;
-        let created = self.epoch.rfc3339()?;
+        let layer = self.blob(LAYER, &gzip(&layer, self.how.effort)?)?;
+        let created = self.how.epoch.rfc3339()?;
         let mut config = started(CONTAINERFILE)?;
         config["Labels"] = self.labels()?;
         let config = self.document(
@@ -97,7 +96,7 @@ impl Image<'_> {
             "org.opencontainers.image.title": "ipwatch",
             "org.opencontainers.image.version": self.version,
             "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
-            "org.opencontainers.image.created": self.epoch.rfc3339()?,
+            "org.opencontainers.image.created": self.how.epoch.rfc3339()?,
         }))
     }
 
@@ -124,7 +123,7 @@ fn fill(root: &Path, programs: &Programs) -> Result<()> {
         fs::create_dir_all(root.join("host").join(mount))?;
     }
     symlink("../run", root.join("host/var/run"))?;
-    crate::package::tree::settle_directories(root)
+    Ok(())
 }
 
 /// How the image is started, from the instructions of the Containerfile.

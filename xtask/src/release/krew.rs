@@ -6,8 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::archive::{sha256, tar_gz};
-use crate::epoch::Epoch;
+use super::archive::{How, sha256, tar_gz};
 use crate::machine::Machine;
 use crate::package::tree::{Programs, install};
 use crate::place;
@@ -22,12 +21,12 @@ pub(super) fn archive(version: &str, machine: Machine) -> String {
 }
 
 /// Packs the archive in `work`, an empty directory. krew unpacks no links, so it is not the tarball of the release.
-pub(super) fn pack(programs: &Programs, epoch: Epoch, work: &Path, to: &Path) -> Result<()> {
+pub(super) fn pack(programs: &Programs, how: How, work: &Path, to: &Path) -> Result<()> {
     install(&programs.ipwatch, &work.join(PLUGIN), 0o755)?;
     for license in LICENSES {
         install(&place::repository().join(license), &work.join(license), 0o644)?;
     }
-    tar_gz(work, &[PLUGIN, LICENSES[0], LICENSES[1]], epoch, to)
+    tar_gz(work, &[PLUGIN, LICENSES[0], LICENSES[1]], how, to)
 }
 
 /// Writes the manifest, in krew's v1alpha2 (`pkg/index/types.go`). `packed` are the archives, which will be below `base`;

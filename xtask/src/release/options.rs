@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::sign;
+use crate::package::Effort;
 use crate::place;
 
 /// What a release is made of, and for whom.
@@ -23,11 +24,13 @@ pub(super) struct Options {
     /// Programs that are built already.
     pub(super) bin_dir: Option<PathBuf>,
     pub(super) allow_dirty: bool,
+    /// `--fast`: for tests, which install it once.
+    pub(super) effort: Effort,
     pub(super) check_reproducible: bool,
 }
 
 const USAGE: &str = "usage: cargo xtask release [--out DIR] [--krew-base-url URL] [--image NAME] [--revision NUMBER] \
-                     [--sign-key FILE] [--bin-dir DIR] [--allow-dirty] [--check-reproducible]";
+                     [--sign-key FILE] [--bin-dir DIR] [--allow-dirty] [--fast] [--check-reproducible]";
 
 impl Options {
     pub(super) fn read(args: &[&str]) -> Result<Self> {
@@ -39,6 +42,7 @@ impl Options {
             revision: "1".to_owned(),
             bin_dir: None,
             allow_dirty: false,
+            effort: Effort::Full,
             check_reproducible: false,
         };
         let mut args = args.iter();
@@ -53,6 +57,7 @@ impl Options {
                 "--revision" => options.revision = revision(value()?)?,
                 "--bin-dir" => options.bin_dir = Some(absolute(value()?)?),
                 "--allow-dirty" => options.allow_dirty = true,
+                "--fast" => options.effort = Effort::Little,
                 "--check-reproducible" => options.check_reproducible = true,
                 _ => bail!("{USAGE}"),
             }
