@@ -11,7 +11,8 @@
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
 //! [`bad_runtime`], [`bad_servers`], [`bad_collector`], [`pod`], [`cni_calls`], [`forged`], [`ipam`], [`export`] and [`metrics`] (real
 //! neighbours), [`ipam_bolt`] (what dockerd and podman reserve), [`etcd`] (what Calico keeps there), [`chart`] (what
-//! Helm makes), [`cluster`] (what one node cannot know), [`top`] (the screen in a terminal).
+//! Helm makes), [`cluster`] (what one node cannot know), [`top`] (the screen in a terminal),
+//! [`release`] (what is handed on, installed; what the version before kept).
 //! [`fixtures`] and [`reproductions`] check the ground that the others stand on.
 #![allow(
     clippy::unwrap_used,
@@ -63,6 +64,7 @@ mod pod;
 mod prevention;
 mod probes;
 mod reach;
+mod release;
 mod remedies;
 mod report;
 mod reproductions;
@@ -91,6 +93,7 @@ fn main() -> std::process::ExitCode {
         hung_reads::TESTS,
         nested::TESTS,
         ways_to_die::TESTS,
+        release::TESTS,
         remedies::TESTS,
         fix::TESTS,
         demo::TESTS,

@@ -62,6 +62,7 @@ pub mod proc;
 pub mod prometheus;
 pub mod pty;
 pub mod recording;
+pub mod release;
 pub mod remedy;
 pub mod role;
 pub mod rtnl;

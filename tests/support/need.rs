@@ -51,6 +51,8 @@ pub enum Need {
     Helm,
     /// Chromium.
     Chromium,
+    /// A release of the daemon under test in two revisions, as `cargo xtask release` packs it, and who reads it.
+    Release,
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
@@ -113,6 +115,7 @@ impl Need {
             Need::Prometheus => crate::prometheus::missing(),
             Need::Helm => crate::helm::missing(),
             Need::Chromium => crate::chromium::missing(),
+            Need::Release => crate::release::missing(),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())
             .then(|| "this is no VM of the tests' own".into()),
