@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use support::fuse::Hung;
 use support::harness::FIGURE;
-use support::helm::{begin, deploy, helm, template};
+use support::helm::{self, begin, deploy, helm, template};
 use support::kubernetes::{Api, ControlPlane, Node};
 use support::pod::OWN_IMAGE;
 use support::poll::until;
@@ -199,9 +199,39 @@ fn a_kubelet_runs_its_pod_which_finds_a_stuck_one(lab: &Lab) {
     assert_eq!(finding["subject"]["pod"]["name"], "db-0", "{finding:#}");
     let (_, event) = events.await_first("db-0", "IpHeldByStuckProcess", 30);
     assert_eq!(event["source"]["host"], node.name(), "IPWATCH_NODE: {event:#}");
+    the_plugin_of_kubectl_asks_every_node(lab, &node, &stuck.ip);
     test_by_helm(&node);
     println!("{FIGURE}{}", memory(&node));
     hung.release();
+}
+
+/// By a real `kubectl exec` into the pod. A second pod of ipwatch, on a node that does not exist, is named.
+fn the_plugin_of_kubectl_asks_every_node(lab: &Lab, node: &Node<'_>, stuck: &str) {
+    let mut other = node.pod("ipwatch-0").unwrap();
+    let kept = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "ipwatch-1", "labels": other["metadata"]["labels"].take() },
+        "spec": { "nodeName": "node-without-kubelet", "containers": [{ "name": "ipwatch", "image": "none" }] },
+    });
+    node.api().create(&format!("/api/v1/namespaces/{}/pods", node.namespace()), &kept);
+    let plugin = lab.dir().join("kubectl-ipwatch");
+    std::os::unix::fs::symlink(support::daemon::binary(), &plugin).unwrap();
+    let ask = |words: &[&str]| {
+        let path = format!("{}:/usr/bin:/bin", helm::kubectl_dir().display());
+        let mut command = Command::new(&plugin);
+        command.env("PATH", path).args(words).arg("--kubeconfig").arg(node.control.admin_config());
+        let out = command.args(["--ipwatch-namespace", node.namespace()]).output().unwrap();
+        (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let (code, said) = ask(&["findings", "-A", "--timeout", "30"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.starts_with("1 of 2 nodes   "), "{said}");
+    assert!(said.contains(stuck) && said.contains("ip-held-by-stuck-process"), "{said}");
+    assert!(said.contains("  node-without-kubelet: \"its pod ipwatch-1 is Pending\""), "{said}");
+    let (code, said) = ask(&["ip", stuck, "--timeout", "30"]);
+    assert_eq!(code, Some(0), "{said}");
+    let row = said.lines().find(|line| line.contains("HELD: unsafe to hand out"));
+    assert!(row.is_some_and(|row| row.contains(node.name()) && row.contains("db-0")), "{said}");
 }
 
 /// The memory of the pod's cgroup, to compare with the chart's limit.

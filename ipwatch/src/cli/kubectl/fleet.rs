@@ -8,10 +8,11 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::net::IpAddr;
 use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::node::{self, Silence};
 use super::{CONTAINER, LABEL, Own, Program, said};
