@@ -94,6 +94,7 @@ fn document(url: &str, first: &Snapshot, second: &Snapshot, kubectl: &Kubectl) -
         sources: sources.collect(),
         body: Body::Cluster(cluster),
         reservations: Vec::new(),
+        networks: Vec::new(),
         refused: Vec::new(),
         blind: Vec::new(),
         daemon: None,

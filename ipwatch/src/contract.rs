@@ -32,7 +32,7 @@ pub use self::fix::{Fix, FixItem, FixState, FixTarget};
 pub use self::fleet::{Fleet, FleetNode};
 pub use self::held::{Held, HeldAddress, HeldCall, HeldQuestion, HeldState};
 pub use self::holder::{Holder, HolderKind};
-pub use self::ipam::{IpamEntry, IpamHolder, IpamRange, Reservation, Verdict};
+pub use self::ipam::{IpamEntry, IpamHolder, IpamNetwork, IpamRange, Reservation, Verdict};
 pub use self::past::Past;
 pub use self::plugin_run::PluginRun;
 pub use self::step::{Run, Step};
@@ -60,6 +60,9 @@ pub struct Document {
     /// `query ipam`, in addition to the ranges: the reservations, IP by IP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reservations: Vec<IpamEntry>,
+    /// `query ipam`, in addition to the ranges: networks without one, as in the stores of Cilium, AWS and Terway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<IpamNetwork>,
     /// `doctor`, in addition to the probes: what was rejected from sources.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<Refused>,

@@ -140,6 +140,7 @@ async fn envelope(client: &Client) -> Document {
         sources: Vec::new(),
         body: Body::Fix(Fix::default()),
         reservations: Vec::new(),
+        networks: Vec::new(),
         refused: Vec::new(),
         runs: Vec::new(),
         blind: Vec::new(),

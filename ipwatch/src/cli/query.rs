@@ -235,7 +235,9 @@ fn missing(ask: &Ask, document: &Document) -> Option<String> {
         Body::Neighbours(list) => list.is_empty(),
         Body::History(list) => list.is_empty(),
         Body::Probes(list) => list.is_empty(),
-        Body::Ranges(list) => list.is_empty() && document.reservations.is_empty(),
+        Body::Ranges(list) => {
+            list.is_empty() && document.reservations.is_empty() && document.networks.is_empty()
+        }
         Body::Verdict(_) | Body::Cluster(_) | Body::Fix(_) | Body::Held(_) => false,
     };
     if !empty {

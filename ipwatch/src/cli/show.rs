@@ -30,7 +30,7 @@ pub(super) fn document(document: &Document, view: View) -> String {
         Body::Neighbours(list) => lists::neighbours(list, view),
         Body::History(list) => lists::history(list, view),
         Body::Probes(list) => probes::table(document, list, view),
-        Body::Ranges(list) => ipam::ipam(list, &document.reservations, view),
+        Body::Ranges(list) => ipam::ipam(list, document, view),
         Body::Verdict(verdict) => ipam::verdict(verdict),
         Body::Cluster(cluster) => cluster::table(document, cluster, view),
         Body::Fix(fix) => fix::table(fix, view),

@@ -25,6 +25,17 @@ pub struct Reservation {
     pub pod: Option<Pod>,
 }
 
+/// A network in a store whose range is unknown, because the store does not tell it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpamNetwork {
+    /// The store.
+    pub store: String,
+    /// The network in that store. Hostile text.
+    pub network: String,
+    /// Number of reserved IPs.
+    pub reserved: u64,
+}
+
 /// What a network can hand out on this node, and how much of it is taken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpamRange {

@@ -22,6 +22,8 @@ const REFRESH: Duration = Duration::from_millis(500);
 const HISTORY: usize = 1_000;
 /// Maximum number of reservations in one answer: a whole /20.
 const RESERVATIONS: usize = 4_096;
+/// Maximum number of networks without a range in one answer.
+const NETWORKS: usize = 256;
 
 /// How long an acknowledgement waits to be written to disk.
 const ON_DISK: Duration = Duration::from_secs(2);
@@ -288,7 +290,8 @@ fn is_about(finding: &Finding, what: &str) -> bool {
         || finding.subject.pods().any(|pod| pod.is_called(what))
 }
 
-/// Ranges and reservations. Without a filter, only reservations that are leaked or whose IP another holder has.
+/// Ranges and reservations. Without a filter, only reservations that are leaked or whose IP another holder has, and how
+/// many IPs each network without a range has reserved.
 fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Document, AskError> {
     let mut ranges = scrape::known_ranges(core);
     let reservations = if ip.is_none() && network.is_none() {
@@ -308,7 +311,7 @@ fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Docu
         };
         ranges.retain(of);
     }
-    if let Some(what) = ip.map(|ip| ip.to_string()).or(network)
+    if let Some(what) = ip.map(|ip| ip.to_string()).or_else(|| network.clone())
         && ranges.is_empty()
         && reservations.is_empty()
     {
@@ -316,7 +319,11 @@ fn ipam(core: &Core, ip: Option<Prefix>, network: Option<String>) -> Result<Docu
             "nothing about {what:?} in any IPAM store of this node"
         )));
     }
-    Ok(Document { reservations, ..core.document(Body::Ranges(ranges)) })
+    let networks = match (ip, &network) {
+        (None, None) => core.map().unranged_view(NETWORKS),
+        _ => Vec::new(),
+    };
+    Ok(Document { reservations, networks, ..core.document(Body::Ranges(ranges)) })
 }
 
 fn check(core: &Core, ip: IpAddr, container: Option<&str>) -> Document {

@@ -476,6 +476,7 @@ impl Core {
             sources,
             body,
             reservations: Vec::new(),
+            networks: Vec::new(),
             refused: Vec::new(),
             blind: Vec::new(),
             daemon: None,

@@ -341,6 +341,7 @@ impl Player {
             sources: map.sources(),
             body: Body::Findings(engine.ledger().findings(true)),
             reservations: Vec::new(),
+            networks: Vec::new(),
             refused: Vec::new(),
             blind: Vec::new(),
             daemon: None,

@@ -80,6 +80,7 @@ fn document(body: Body) -> Document {
         sources: Vec::new(),
         body,
         reservations: Vec::new(),
+        networks: Vec::new(),
         refused: Vec::new(),
         blind: Vec::new(),
         daemon: None,

@@ -74,6 +74,7 @@ fn envelope(case: &Case) -> Document {
         sources: case.sources.clone(),
         body: crate::contract::Body::Findings(Vec::new()),
         reservations: Vec::new(),
+        networks: Vec::new(),
         refused: Vec::new(),
         blind: Vec::new(),
         daemon: None,

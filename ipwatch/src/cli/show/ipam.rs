@@ -3,14 +3,18 @@
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
 use crate::cli::view::View;
-use crate::contract::{Held, IpamEntry, IpamHolder, IpamRange, Verdict};
+use crate::contract::{Document, Held, IpamEntry, IpamHolder, IpamNetwork, IpamRange, Verdict};
 use crate::escape::escape;
 
-/// Ranges, followed by reservations, if there are any.
-pub(super) fn ipam(ranges: &[IpamRange], reservations: &[IpamEntry], view: View) -> String {
+/// Ranges, followed by networks without one and by reservations, if there are any.
+pub(super) fn ipam(ranges: &[IpamRange], document: &Document, view: View) -> String {
+    let Document { reservations, networks, .. } = document;
     let mut parts = Vec::new();
-    if !ranges.is_empty() || reservations.is_empty() {
+    if !ranges.is_empty() || (reservations.is_empty() && networks.is_empty()) {
         parts.push(of_ranges(ranges, view));
+    }
+    if !networks.is_empty() {
+        parts.push(of_networks(networks, view));
     }
     if !reservations.is_empty() {
         parts.push(of_reservations(reservations, view));
@@ -46,6 +50,15 @@ fn of_ranges(ranges: &[IpamRange], view: View) -> String {
         table.row(row);
     }
     table.within(view).render(view.headers, view.paint)
+}
+
+fn of_networks(networks: &[IpamNetwork], view: View) -> String {
+    let mut table = Table::new(&["NETWORK WITHOUT A RANGE", "RESERVED", "STORE"]);
+    for one in networks {
+        let reserved = Cell::new(one.reserved.to_string());
+        table.row(vec![Cell::new(&one.network), reserved, Cell::new(&one.store)]);
+    }
+    table.render(view.headers, view.paint)
 }
 
 /// The answer to `ipwatch-ipam`. No command asks for it.
@@ -127,7 +140,7 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::{document, plain, sample};
-    use crate::contract::Body;
+    use crate::contract::{Body, IpamNetwork};
 
     #[test]
     fn ranges_and_whether_all_agree_on_what_is_reserved() {
@@ -153,6 +166,21 @@ IP         NETWORK  RESERVED FOR  KERNEL      RUNTIME  AGREE   AGE
         sample.body = Body::Ranges(Vec::new());
         let text = document(&sample, plain(&sample));
         assert!(text.starts_with("IP "), "{text}");
+    }
+
+    #[test]
+    fn networks_without_a_range_have_a_line_each() {
+        let mut sample = sample("query-ipam.json");
+        sample.body = Body::Ranges(Vec::new());
+        let network = |network: &str, reserved| IpamNetwork {
+            store: "cilium".into(),
+            network: network.into(),
+            reserved,
+        };
+        sample.networks = vec![network("cilium", 41)];
+        let text = document(&sample, plain(&sample));
+        let begins = "NETWORK WITHOUT A RANGE  RESERVED  STORE\ncilium                   41        cilium\n\nIP ";
+        assert!(text.starts_with(begins), "{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ fn document(body: Body, entries: Vec<IpamEntry>) -> Document {
         sources: Vec::new(),
         body,
         reservations: entries,
+        networks: Vec::new(),
         refused: Vec::new(),
         runs: Vec::new(),
         blind: Vec::new(),

@@ -1,10 +1,10 @@
 //! IPAM stores, combined with the kernel and the runtimes, in the types of the JSON contract.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::clock::Calendar;
-use crate::contract::{self, IpamEntry, IpamHolder, IpamRange, Prefix};
+use crate::contract::{self, IpamEntry, IpamHolder, IpamNetwork, IpamRange, Prefix};
 use crate::fact::{BootNs, PodName, SourceName};
 
 use super::netns::interface_view;
@@ -54,9 +54,26 @@ impl NodeMap {
         (leaked > 0 || nothing() || judged()).then_some(leaked)
     }
 
+    /// Networks with reservations and without a range, at most `most`.
+    #[must_use]
+    pub fn unranged_view(&self, most: usize) -> Vec<IpamNetwork> {
+        let mut counts: BTreeMap<(&str, &str), (&ReservationEntry, u64)> = BTreeMap::new();
+        for entry in self.reservations() {
+            let network = (&*entry.store, &*entry.network);
+            counts.entry(network).or_insert((entry, 0)).1 += 1;
+        }
+        let unranged = counts.into_iter().filter(|(_, (first, _))| self.range_of(first).is_none());
+        let view = |((store, network), (_, reserved)): ((&str, &str), (_, u64))| IpamNetwork {
+            store: store.to_owned(),
+            network: network.to_owned(),
+            reserved,
+        };
+        unranged.map(view).take(most).collect()
+    }
+
     /// Number of IPs of a range that some netns has without a reservation in its store, and number of pods that can be
     /// started without these IPs.
-    fn held_in(&self, entry: &RangeEntry) -> (u64, u64) {
+    pub(in crate::map) fn held_in(&self, entry: &RangeEntry) -> (u64, u64) {
         let is_taken = |ip: IpAddr| {
             let torn = |one: &UnreadableEntry| one.file.takes == Some(ip);
             self.reservations_of(ip).any(|one| entry.is_of(one)) || self.unreadable().any(torn)
