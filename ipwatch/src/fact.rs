@@ -41,7 +41,7 @@ pub use cni::{CniCall, CniCommand};
 pub use endpoint::Endpoint;
 pub use gate::Gate;
 pub use hang::{Cleanup, ContainerMount, FileSystem, Process};
-pub use ipam::{Block, Range, RangePart, Reservation, Unreadable};
+pub use ipam::{Block, Configured, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use names::{Name, is_legal_device};
 pub use netns_path::NetnsPath;

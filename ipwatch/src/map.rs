@@ -45,7 +45,8 @@ pub use conflict::{
 };
 pub use ipam::{
     Given, Grounds, Hold, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
-    ReservationEntry, StoreNetwork, UnreadableEntry, Usage, WRITING, is_of_the_cluster,
+    ReservationEntry, StoreNetwork, UnreadableEntry, Usage, WRITING, is_freed_by_cni,
+    is_of_the_cluster,
 };
 pub use kernel::{
     AddressEntry, AddressId, Begun, Ending, Identity, Kill, LinkEntry, LookEntry, Named,
@@ -272,6 +273,7 @@ impl NodeMap {
             Observation::Reservation(reservation) => self.set_reservation(reservation, at),
             Observation::ReservationGone { store, key } => self.drop_reservation(store, key, at),
             Observation::Range(range) => self.set_range(range, at),
+            Observation::Configured(network) => self.set_configured(network, at),
             Observation::Block(block) => self.set_block(block, at),
             Observation::BlockGone { store, key } => self.block_gone(store, key, at),
             Observation::StoreUnreadable(file) => self.set_unreadable(file, at),
@@ -338,7 +340,10 @@ impl NodeMap {
                 self.pods_fewer();
             }
             Scope::Reservations { store } => self.sweep_reservations(store, began),
-            Scope::Ranges { store } => self.sweep_ranges(store, began),
+            Scope::Ranges { store } => {
+                self.sweep_ranges(store, began);
+                self.sweep_configured(store, began);
+            }
             // An incomplete listing is of use too: see `take_in`.
             Scope::Endpoints { .. } | Scope::Blocks { .. } => {}
             Scope::Cni => self.sweep_attachments(began),

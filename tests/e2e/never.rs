@@ -92,15 +92,18 @@ pub(crate) fn logged(lab: &Lab, daemon: &Daemon) -> Option<String> {
     findings.find(|line| line.contains(&ours)).map(str::to_owned)
 }
 
-/// Creates a real fault, to see that the daemon would have reported one.
-pub(crate) fn guilty(lab: &Lab) -> (Running, Hung, Netns) {
+/// Creates a real fault of a pod, to see that the daemon would have reported one.
+pub(crate) fn guilty(lab: &Lab) -> (Running, Hung, Netns, Sandbox) {
     let mut hung = Hung::mount_at(lab, "guilty");
     let netns = Netns::new(lab, "guilty");
     netns.veth_to_host();
     netns.add_address(&lab.cidr(250), "eth0");
-    let mut helper = stuck::start(How::Kill, &netns, &mut hung);
+    // The cgroup of its container is what makes it a pod's.
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(250), "");
+    let mut helper = stuck::start_as(How::Kill, &netns, &mut hung, |helper| helper.within(&pod));
+    pod.await_in(helper.pid());
     stuck::hang(How::Kill, &mut helper);
-    (helper, hung, netns)
+    (helper, hung, netns, pod)
 }
 
 /// Whether a finding, or a change of one, is about this lab. Its text is not searched: it may name file systems of

@@ -9,7 +9,7 @@ use super::run::{Again, Detector, Judged};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
-use crate::map::{CallHistory, Kinds, NodeMap, SandboxVerdict, Thresholds};
+use crate::map::{CallHistory, Kinds, NodeMap, SandboxVerdict, Thresholds, is_freed_by_cni};
 use crate::remedy::{Command, Step, Text, said, text, value};
 
 /// Failures over this period count even if nothing of the sandbox is known to be left, in ns.
@@ -71,7 +71,7 @@ fn missing(map: &NodeMap, now: BootNs, thresholds: &Thresholds) -> Vec<Candidate
             && now.since(*dead) >= thresholds.leak_age
             && matches!(map.verdict_on(&entry.sandbox.id), SandboxVerdict::Dead(_))
             && map.call_history(&entry.sandbox.id).is_none_or(|known| known.del.first.is_none())
-            && map.reservations_for(&entry.sandbox.id).next().is_some()
+            && map.reservations_for(&entry.sandbox.id).any(|entry| is_freed_by_cni(&entry.store))
     });
     let found = quiet.filter_map(|(entry, dead)| {
         let id = &entry.sandbox.id;

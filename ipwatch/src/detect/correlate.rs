@@ -8,6 +8,9 @@
 //!
 //! A late DEL is the cause of a missing endpoint and of a lost gateway, and of a released IP if it released that.
 //!
+//! A consequence never begins before its cause: what was there before has another cause, and stays a finding of its own.
+//! A range that runs out is the consequence of leaks only if their IPs were taken before.
+//!
 //! If an IP is held and free to hand out, or handed out already, its root becomes critical. Leaks are the cause of a
 //! range that runs out, and get its severity.
 
@@ -18,7 +21,7 @@ use super::{ip_duplicate, neighbour_conflict};
 use crate::contract;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Holding, NodeMap, RangeEntry};
+use crate::map::{Holding, NodeMap, RangeEntry, Thresholds};
 
 /// Codes that can be the root of other findings about the same netns, the deepest first.
 const ROOTS: [Code; 4] = [
@@ -41,8 +44,21 @@ const FREE: [Code; 2] = [Code::IpReleasedButHeld, Code::IpConflictImminent];
 /// Codes that remove an IP from a range permanently.
 const LEAKS: [Code; 2] = [Code::IpamReservationLeaked, Code::NetnsLeaked];
 
+/// Two sources may report one moment this far apart: tasks are read every two seconds if no probe reports them.
+const APART: u64 = 2_000_000_000;
+
+/// When a finding began; 0 if it was there before it could be observed.
+fn begun(one: &Candidate) -> BootNs {
+    if one.preexisting { BootNs::default() } else { one.since }
+}
+
+/// Whether what began at `cause` may be the cause of what holds since `since`.
+fn precedes(cause: BootNs, since: BootNs) -> bool {
+    cause <= since.plus(APART)
+}
+
 /// Fills in `caused_by`, and raises the severity of causes with severe consequences.
-pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
+pub(super) fn fold(map: &NodeMap, now: BootNs, thresholds: &Thresholds, found: &mut [Candidate]) {
     raise(found);
     let duplicates = duplicates(map, found);
     raise_held(found, &duplicates);
@@ -55,34 +71,38 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, found: &mut [Candidate]) {
         }
         let rank = ROOTS.iter().position(|code| *code == candidate.code);
         if let (Some(rank), Some(netns)) = (rank, netns_key(candidate)) {
-            let root = (rank, candidate.code, candidate.key.clone());
-            let best = roots.entry(netns).or_insert_with(|| root.clone());
-            if root.0 < best.0 {
-                *best = root;
-            }
+            let root = (rank, candidate.code, candidate.key.clone(), begun(candidate));
+            roots.entry(netns).or_default().push(root);
         }
     }
+    roots.values_mut().for_each(|roots| roots.sort_by_key(|(rank, ..)| *rank));
     for candidate in found.iter_mut().filter(|candidate| FOLLOW.contains(&candidate.code)) {
-        let root = netns_key(candidate).and_then(|netns| roots.get(&netns));
-        candidate.caused_by = root
-            .filter(|(_, code, _)| *code != candidate.code)
-            .map(|(_, code, key)| (*code, key.clone()))
-            .or_else(|| {
-                let leaked = candidate.code == Code::NetnsLeaked;
-                let agent = leaked.then(|| only_agents(candidate, &agents)).flatten();
-                agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
-            });
+        let rank = ROOTS.iter().position(|code| *code == candidate.code).unwrap_or(ROOTS.len());
+        let all = netns_key(candidate).and_then(|netns| roots.get(&netns));
+        let root = first_root(all, rank, candidate.since);
+        candidate.caused_by = root.or_else(|| {
+            let leaked = candidate.code == Code::NetnsLeaked;
+            let agent = leaked.then(|| only_agents(candidate, &agents)).flatten();
+            agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
+        });
     }
     fold_releases(found);
     fold_conflicts(found);
     fold_duplicates(found, &roots, &duplicates);
     fold_neighbours(map, now, found, &duplicates);
     fold_endpoints(found);
-    fold_ranges(map, found);
+    fold_ranges(map, now, thresholds, found);
+}
+
+/// The deepest of these roots above `rank` that is not younger than its consequence.
+fn first_root(roots: Option<&Vec<Root>>, rank: usize, since: BootNs) -> Option<(Code, String)> {
+    let mut roots = roots?.iter();
+    let root = roots.find(|(own, _, _, begun)| *own < rank && precedes(*begun, since))?;
+    Some((root.1, root.2.clone()))
 }
 
 /// The first agent whose mounts hold the netns, if nothing else does. Mounting `/` copies mounts that have leaked
-/// before; without the copies the netns would still be held.
+/// before; without the copies the netns would still be held. When a mount was made is unknown: a search finds it later.
 fn only_agents<'a>(candidate: &Candidate, agents: &'a BTreeMap<u64, String>) -> Option<&'a String> {
     let by_agent = candidate.holders.iter().map(|holder| agents.get(&holder.mount_ns?));
     let keys: Option<Vec<&String>> = by_agent.collect();
@@ -104,15 +124,16 @@ fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
 
 /// An IP released by a late DEL is held by the pod that the DEL hit.
 fn fold_releases(found: &mut [Candidate]) {
-    let dels: BTreeMap<(NetnsKey, Option<IpAddr>), String> = found
+    let dels: BTreeMap<(NetnsKey, Option<IpAddr>), (String, BootNs)> = found
         .iter()
         .filter(|one| one.code == Code::CniDelHitsSuccessor)
-        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), one.key.clone())))
+        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), (one.key.clone(), begun(one)))))
         .collect();
     let released = |one: &&mut Candidate| one.code == Code::IpReleasedButHeld;
     for one in found.iter_mut().filter(released).filter(|one| one.caused_by.is_none()) {
         let del = netns_key(one).and_then(|netns| dels.get(&(netns, one.subject.ip)));
-        one.caused_by = del.map(|key| (Code::CniDelHitsSuccessor, key.clone()));
+        let del = del.filter(|(_, since)| precedes(*since, one.since));
+        one.caused_by = del.map(|(key, _)| (Code::CniDelHitsSuccessor, key.clone()));
     }
 }
 
@@ -123,16 +144,17 @@ fn root_of(one: &Candidate) -> (Code, String) {
 
 /// An IP that is handed out while it is held follows from its release, if no deeper cause is known.
 fn fold_conflicts(found: &mut [Candidate]) {
-    let releases: BTreeMap<(NetnsKey, Option<IpAddr>), (Code, String)> = found
+    let releases: BTreeMap<(NetnsKey, Option<IpAddr>), ((Code, String), BootNs)> = found
         .iter()
         .filter(|one| one.code == Code::IpReleasedButHeld)
-        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), root_of(one))))
+        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), (root_of(one), begun(one)))))
         .collect();
     for candidate in found.iter_mut().filter(|one| one.code == Code::IpConflictImminent) {
         let release = netns_key(candidate)
             .and_then(|netns| releases.get(&(netns, candidate.subject.ip)))
-            .filter(|_| candidate.caused_by.is_none());
-        if let Some(root) = release {
+            .filter(|_| candidate.caused_by.is_none())
+            .filter(|(_, since)| precedes(*since, candidate.since));
+        if let Some((root, _)) = release {
             candidate.caused_by = Some(root.clone());
         }
     }
@@ -156,14 +178,14 @@ fn duplicates(map: &NodeMap, found: &[Candidate]) -> Vec<(usize, [NetnsKey; 2])>
 /// A duplicate follows from why one holder does not release the IP, or from its having been handed out while held.
 fn fold_duplicates(found: &mut [Candidate], roots: &Roots, duplicates: &[(usize, [NetnsKey; 2])]) {
     for (place, both) in duplicates {
-        let ip = found[*place].subject.ip;
-        let deep = both.iter().find_map(|netns| roots.get(netns));
-        let deep = deep.map(|(_, code, key)| (*code, key.clone()));
+        let (ip, since) = (found[*place].subject.ip, found[*place].since);
+        let deep = both.iter().find_map(|netns| first_root(roots.get(netns), ROOTS.len(), since));
         let cause = deep.or_else(|| {
             FREE.iter().find_map(|code| {
                 let about = |one: &&Candidate| {
                     one.code == *code
                         && one.subject.ip == ip
+                        && precedes(begun(one), since)
                         && netns_key(one).is_some_and(|netns| both.contains(&netns))
                 };
                 found.iter().find(about).map(root_of)
@@ -194,7 +216,9 @@ fn fold_neighbours(
             continue;
         }
         let root = duplicates.iter().find(|(twice, both)| {
-            found[*twice].subject.ip == one.subject.ip && answers(&one.key, both)
+            found[*twice].subject.ip == one.subject.ip
+                && precedes(begun(&found[*twice]), one.since)
+                && answers(&one.key, both)
         });
         found[place].caused_by =
             root.map(|(twice, _)| (Code::IpDuplicate, found[*twice].key.clone()));
@@ -210,7 +234,11 @@ fn fold_endpoints(found: &mut [Candidate]) {
             let Some(netns) = netns_key(one).filter(|_| one.code == code) else { continue };
             // The deeper root first: the DEL before the missing endpoint.
             let root = ROOTS[..depth].iter().find_map(|code| {
-                let about = |one: &&Candidate| one.code == *code && netns_key(one) == Some(netns);
+                let about = |root: &&Candidate| {
+                    root.code == *code
+                        && netns_key(root) == Some(netns)
+                        && precedes(begun(root), one.since)
+                };
                 found.iter().find(about).map(|root| (root.code, root.key.clone()))
             });
             if let Some(root) = root {
@@ -220,8 +248,9 @@ fn fold_endpoints(found: &mut [Candidate]) {
     }
 }
 
-/// A range runs out because of its leaks, if freeing them would help: the root of the first leak is the cause.
-fn fold_ranges(map: &NodeMap, found: &mut [Candidate]) {
+/// A range runs out because of its leaks, if it had enough IPs without them, and they were taken before: the root of the
+/// first leak is the cause.
+fn fold_ranges(map: &NodeMap, now: BootNs, thresholds: &Thresholds, found: &mut [Candidate]) {
     for place in 0..found.len() {
         if found[place].code != Code::IpamRangeExhausting {
             continue;
@@ -229,6 +258,9 @@ fn fold_ranges(map: &NodeMap, found: &mut [Candidate]) {
         let Some(range) = map.ranges().find(|range| is_about(&found[place], range)) else {
             continue;
         };
+        if !map.is_low_by_leaks(range, &map.leaked_in(range, now, thresholds)) {
+            continue;
+        }
         let leak = found.iter().position(|one| {
             LEAKS.contains(&one.code)
                 && one.caused_by.as_ref().is_none_or(|(code, _)| !LEAKS.contains(code))
@@ -255,9 +287,12 @@ fn is_about(candidate: &Candidate, range: &RangeEntry) -> bool {
 /// A hanging teardown becomes critical only when pods fail to start.
 fn raise(found: &mut [Candidate]) {
     let stuck = found.iter().find(|candidate| candidate.code == Code::NetnsTeardownStuck);
-    let Some(cause) = stuck.map(|stuck| (stuck.code, stuck.key.clone())) else { return };
+    let Some(stuck) = stuck else { return };
+    let (cause, since) = ((stuck.code, stuck.key.clone()), begun(stuck));
     let mut fail = false;
-    for candidate in found.iter_mut().filter(|one| one.code == Code::SandboxCrashLoop) {
+    let fails =
+        |one: &&mut Candidate| one.code == Code::SandboxCrashLoop && precedes(since, one.since);
+    for candidate in found.iter_mut().filter(fails) {
         candidate.caused_by = Some(cause.clone());
         fail = true;
     }
@@ -267,8 +302,10 @@ fn raise(found: &mut [Candidate]) {
 }
 
 type NetnsKey = (Option<u64>, Option<u32>, Option<i32>);
-/// The deepest finding about each netns, with its depth.
-type Roots = BTreeMap<NetnsKey, (usize, Code, String)>;
+/// A finding that others may follow from: its place in [`ROOTS`], its code and key, and since when it holds.
+type Root = (usize, Code, String, BootNs);
+/// The roots about each netns, the deepest first.
+type Roots = BTreeMap<NetnsKey, Vec<Root>>;
 
 fn netns_key(candidate: &Candidate) -> Option<NetnsKey> {
     candidate.subject.netns.as_ref().map(key_of)

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use super::evidence::{self, By, Proof};
-use super::neighbour_failed::{YOUNG, is_pod, judged, tell_silence};
+use super::neighbour_failed::{YOUNG, is_pod, is_witnessed, judged, tell_silence};
 use super::run::{Detector, Judged};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity, Subject};
@@ -99,7 +99,7 @@ fn candidate(
     Some(Candidate {
         code: Code::GatewayNeighbourLost,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
-        severity: Severity::Warning,
+        severity: if is_witnessed(map, pod) { Severity::Warning } else { Severity::Info },
         holders: evidence::bounded(map.resident_views(pod.id, map.now())),
         evidence: proof.done(),
         since,

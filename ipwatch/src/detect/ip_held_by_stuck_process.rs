@@ -9,6 +9,9 @@
 //! stuck: unmapping gigabytes takes many seconds in a cgroup with little CPU. That is reported as information. The
 //! grace begins again with the last look that showed progress.
 //!
+//! If no pod has the netns and no store reserves its IP, the finding is information: a `sshfs` that hangs in a netns
+//! made by hand affects nobody else.
+//!
 //! A process is also stuck if none of its files under `/proc` can be read for that long: it hangs in `execve` with a
 //! lock that its readers need (`exec_update_lock`). The files of a frozen process can be read.
 
@@ -120,8 +123,9 @@ fn candidate(
     let boot = map.boot()?;
     let pid = first.key.pid;
     let progress = threads.iter().find_map(|thread| advances(thread, thresholds));
-    // A process in a user's session, in a netns without a witness, affects nobody else.
-    let harmless = progress.is_some() || map.is_a_users_own(netns);
+    // No pod and no store has an IP of this netns: whoever made it is the only one affected.
+    let witnessed = netns.routable().any(|(key, _)| map.has_witness_of(netns, key.local));
+    let harmless = progress.is_some() || !witnessed;
 
     // Without thread ids and start times, because the set of hanging threads changes. While one of them exists, the pid
     // is not reused.
@@ -139,7 +143,7 @@ fn candidate(
             ..Subject::default()
         },
         holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
-        evidence: evidence(map, threads, netns, kill, progress),
+        evidence: evidence(map, threads, netns, (kill, progress, witnessed)),
         since,
         observed,
         impact: match progress {
@@ -185,8 +189,7 @@ fn evidence(
     map: &NodeMap,
     threads: &[(&TaskEntry, &LookEntry)],
     netns: &Netns,
-    kill: Option<&Kill>,
-    progress: Option<Progress>,
+    (kill, progress, witnessed): (Option<&Kill>, Option<Progress>, bool),
 ) -> Vec<Evidence> {
     let mut proof = Proof::new(map);
     if let Some(kill) = kill {
@@ -209,6 +212,11 @@ fn evidence(
     }
     let ips = evidence::addresses(netns).join(", ");
     proof.tell(By::Netlink, newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
+    if !witnessed {
+        let text = "the netns belongs to no container that a runtime knows, and no store reserves its IP for it: no \
+                    pod is affected";
+        proof.tell(By::Runtime, newest, text);
+    }
     if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {
         proof.runtime(entry);
     } else if let (_, Some(pod)) = map.sandbox_of(netns.id)

@@ -1,5 +1,8 @@
 //! `ipam-range-exhausting`: a network has hardly any IP left, or will soon have none at the rate of the last minutes.
 //! It separates leaks from living pods: how many pods can still start, and how many if the leaks were freed.
+//!
+//! A range may be full on purpose, so a full range is critical only if something indicates that it has too few IPs
+//! (`map/ipam/demand.rs`).
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
@@ -30,16 +33,20 @@ fn candidate(
     thresholds: &Thresholds,
 ) -> Option<Candidate> {
     let (usage, left) = (entry.usage(), entry.time_left(now));
+    if entry.level() == Level::Enough {
+        return None;
+    }
+    let leaked = map.leaked_in(entry, now, thresholds);
+    let wanted = map.is_wanted(entry, leaked.len(), now);
     let severity = match entry.level() {
-        Level::Enough => return None,
-        Level::Low => Severity::Warning,
-        Level::Out => Severity::Critical,
+        Level::Out if wanted => Severity::Critical,
+        _ if !wanted && entry.is_small() => Severity::Info,
+        _ => Severity::Warning,
     };
     // The IPAM continues with another pool: a full pool beside one with room is the usual result of adding a pool.
     let others = other_pools(map, entry);
     let severity = if others.is_empty() { severity } else { Severity::Info };
     let range = &entry.range;
-    let leaked = map.leaked_in(entry, now, thresholds);
     let freed = usage.free.saturating_add(leaked.len() as u64).min(usage.usable);
     let Usage { usable, used, free } = usage;
     let text = entry.text();
@@ -61,6 +68,11 @@ fn candidate(
             now,
             format!("at the rate of the last minutes, none is left in {minutes} min"),
         );
+    }
+    if !wanted {
+        let text = "nothing indicates that it has too few: its usage has not grown for an hour, no ADD was refused, \
+                    and no IP of it is leaked or held without a reservation";
+        proof.tell(By::Named(store), now, text);
     }
     for other in others.iter().take(NAMED) {
         let Usage { used, usable, .. } = other.usage();

@@ -8,7 +8,10 @@ use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::{BootNs, Mac};
 use crate::finding::{Candidate, Code, Severity};
-use crate::map::{Conflict, ConflictGrounds, Kinds, Netns, NetnsId, NodeMap, Party, Thresholds};
+use crate::map::{
+    Conflict, ConflictGrounds, Kinds, Match, Netns, NetnsId, NodeMap, Party, Thresholds,
+};
+use crate::prefix::Prefix;
 use crate::remedy::{Command, Step, Text, text};
 
 /// Maximum number of observing devices that are quoted.
@@ -82,7 +85,11 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     Some(Candidate {
         code: Code::NeighbourConflict,
         key: key(map, ip, link)?,
-        severity: if is_witnessed(map, ip, first) { Severity::Warning } else { Severity::Info },
+        severity: if is_witnessed(map, ip, link, group) {
+            Severity::Warning
+        } else {
+            Severity::Info
+        },
         subject,
         holders: holders.collect(),
         evidence: proof.done(),
@@ -95,13 +102,43 @@ fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Opti
     })
 }
 
-/// Whether the IP is the node's own or, according to a runtime or a store, a pod's. Any other IP is the LAN's concern.
-fn is_witnessed(map: &NodeMap, ip: IpAddr, conflict: &Conflict) -> bool {
-    let mut holders = map.with_ip(ip).filter_map(|id| map.netns(id));
-    let parties = conflict.parties.iter().filter_map(|party| map.netns(party.home?.netns));
-    holders.any(|netns| map.has_witness(netns))
-        || map.is_reserved(ip)
-        || parties.filter(|netns| !netns.host).any(|netns| map.has_witness(netns))
+/// Whether the IP is, on this link, the node's own or a pod's according to a runtime or a store. Any other IP is the
+/// LAN's concern: another link may use the same IP.
+fn is_witnessed(map: &NodeMap, ip: IpAddr, link: Link, group: &[Conflict]) -> bool {
+    let parties = group.iter().flat_map(|conflict| &conflict.parties);
+    let mut parties = parties.filter_map(|party| map.netns(party.home?.netns));
+    let holders: Vec<&Netns> = map.with_ip(ip).filter_map(|id| map.netns(id)).collect();
+    let is_on_link = |netns: &Netns| {
+        let mut own = netns.addresses().filter(|(key, _)| key.local == ip);
+        own.any(|(key, _)| map.segment(netns.id, key.ifindex) == link)
+    };
+    let host = map.host();
+    // The node answers for an IP of its own on each of its links (`arp_ignore` = 0).
+    let is_hosts = host == Some(link.0) && holders.iter().any(|netns| netns.host);
+    is_hosts
+        || holders.iter().any(|netns| is_on_link(netns) && map.has_witness_of(netns, ip))
+        || parties.any(|netns| !netns.host && map.has_witness_of(netns, ip))
+        || is_reserved_on(map, ip, link, &holders, is_on_link)
+}
+
+/// Whether a store reserves the IP for somebody on this link: the node has an address of the same prefix there, and the
+/// owner is not known to have the IP elsewhere.
+fn is_reserved_on(
+    map: &NodeMap,
+    ip: IpAddr,
+    link: Link,
+    holders: &[&Netns],
+    is_on_link: impl Fn(&Netns) -> bool,
+) -> bool {
+    let Some(host) = map.host().and_then(|id| map.netns(id)) else { return false };
+    let within = |local, len| Prefix::new(local, len).is_some_and(|prefix| prefix.contains(ip));
+    let mut nodes = host.addresses().filter(|(key, known)| within(key.local, known.prefix_len));
+    nodes.any(|(key, _)| map.segment(host.id, key.ifindex) == link)
+        && map.reservations_of(ip).any(|entry| {
+            let elsewhere =
+                |netns: &&Netns| map.belongs(netns, entry) == Match::Same && !is_on_link(netns);
+            map.store_counts(&entry.store) && !holders.iter().any(elsewhere)
+        })
 }
 
 fn impact(conflict: &Conflict, names: Vec<Text>) -> Text {

@@ -61,6 +61,12 @@ pub(super) fn is_pod(map: &NodeMap, entry: &Netns) -> bool {
     !entry.host && entry.dying.is_none() && known()
 }
 
+/// Whether a runtime, the CNI result cache or a cgroup made by root shows that it is a pod's or a container's. A user
+/// may name cgroups as a runtime does.
+pub(super) fn is_witnessed(map: &NodeMap, entry: &Netns) -> bool {
+    map.has_witness(entry) || map.sandbox_of(entry.id).1.is_some_and(|pod| pod.name.is_some())
+}
+
 fn candidate(
     map: &NodeMap,
     (host, ifindex): (&Netns, u32),
@@ -89,7 +95,11 @@ fn candidate(
     Some(Candidate {
         code: Code::NeighbourFailed,
         key: format!("{}/{}/{ip}", boot.boot_id, pod.identity),
-        severity: if traffic { Severity::Warning } else { Severity::Info },
+        severity: if traffic && is_witnessed(map, pod) {
+            Severity::Warning
+        } else {
+            Severity::Info
+        },
         holders: evidence::bounded(map.resident_views(pod.id, map.now())),
         evidence: proof.done(),
         since: silence.since,

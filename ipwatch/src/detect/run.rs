@@ -132,7 +132,7 @@ impl Detection {
         if changed {
             let all = self.kept.iter().flat_map(Kept::found);
             self.found = all.cloned().collect();
-            correlate::fold(map, now, &mut self.found);
+            correlate::fold(map, now, thresholds, &mut self.found);
         }
         changed
     }

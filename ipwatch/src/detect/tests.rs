@@ -314,7 +314,7 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
         ("another has its number of threads", at(7, 5), at(7, 6), Severity::Warning),
     ];
     for (what, first, second, severity) in cases {
-        let mut case = Case::pod();
+        let mut case = Case::pod().witnessed(5);
         case.at(1_000, Observation::TaskExiting { task: KEY });
         case.look(3_500, first);
         assert_eq!(case.found(), [], "{what}: within its grace");
@@ -353,28 +353,33 @@ fn a_cpu_limit_that_slows_it_down_is_told() {
     assert!(says(None).iter().all(|text| !text.contains("throttled")));
 }
 
-/// Any user can hang in a netns of a user namespace, and assign it any IP.
+/// Any user can hang in a netns of a user namespace, and assign it any IP; and what hangs in a netns that root made by
+/// hand affects no pod.
 #[test]
-fn a_process_of_a_users_session_is_information_unless_a_witness_says_more() {
+fn a_process_that_no_pod_has_is_information_unless_a_witness_says_more() {
     let severity = |slice: &str, reserved: bool| {
         let mut case = Case::pod();
         case.at(3, Observation::Cgroup { task: KEY, path: format!("/{slice}/session-1.scope") });
         if reserved {
             case = case.witnessed(5);
         }
+        case.wants(4);
         case.killed(1_000);
         case.look(6_100, hanging());
         case.found()[0].severity
     };
     assert_eq!(severity("user.slice/user-1000.slice", false), Severity::Info);
     assert_eq!(severity("user.slice/user-1000.slice", true), Severity::Warning);
-    assert_eq!(severity("user.slice/user-0.slice", false), Severity::Warning, "root's");
-    assert_eq!(severity("system.slice", false), Severity::Warning);
+    assert_eq!(severity("user.slice/user-0.slice", false), Severity::Info, "root's");
+    assert_eq!(severity("system.slice", false), Severity::Info);
+    assert_eq!(severity("system.slice", true), Severity::Warning);
+    let docker = format!("system.slice/docker-{}.scope", "d".repeat(64));
+    assert_eq!(severity(&docker, false), Severity::Warning, "a runtime's, which is not asked");
 }
 
 #[test]
 fn a_thread_that_hangs_is_told_whatever_others_of_its_process_do() {
-    let mut case = Case::pod();
+    let mut case = Case::pod().witnessed(5);
     let other = TaskKey { tid: 11, start: 101, ..KEY };
     case.at(900, Observation::Task(task(other, POD)));
     case.killed(1_000);

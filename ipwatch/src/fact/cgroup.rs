@@ -69,6 +69,19 @@ pub fn session_user(path: &str) -> Option<u32> {
     rest.split('/').next()?.strip_suffix(".slice")?.parse().ok()
 }
 
+/// Whether only root on the node can have made this cgroup: it is not within a user's session, within a container, or
+/// within a container of LXC or systemd-nspawn, which name their cgroups `lxc.payload.NAME` and `NAME/payload`.
+#[must_use]
+pub fn is_roots(path: &str) -> bool {
+    let mut parts = path.split('/');
+    let others = |part: &str| {
+        part.starts_with("user@")
+            || part.starts_with("lxc.payload")
+            || matches!(part, "lxc" | "payload")
+    };
+    !is_nested(path) && session_user(path).is_none_or(|user| user == 0) && !parts.any(others)
+}
+
 /// Prefixes of the systemd driver's scopes. `…-conmon-` is not among them.
 const RUNTIMES: &[(&str, &str)] = &[
     ("cri-containerd", "containerd"),
@@ -258,5 +271,25 @@ mod tests {
         for (path, user) in cases {
             assert_eq!(session_user(path), user, "{path}");
         }
+    }
+
+    #[test]
+    fn a_cgroup_that_others_than_root_can_make_is_not_roots() {
+        let docker = format!("docker-{ID}.scope");
+        for (parent, expected) in [
+            ("/kubepods.slice", true),
+            ("/system.slice", true),
+            // Docker started from root's session.
+            ("/user.slice/user-0.slice", true),
+            // A user's systemd manages its part of the tree, and so does root in a container.
+            ("/user.slice/user-1000.slice/user@1000.service", false),
+            ("/user.slice/user-1000.slice/session-1.scope", false),
+            ("/lxc.payload.web/system.slice", false),
+            ("/lxc/web/system.slice", false),
+            ("/machine.slice/systemd-nspawn@web.service/payload/system.slice", false),
+        ] {
+            assert_eq!(is_roots(&format!("{parent}/{docker}")), expected, "{parent}");
+        }
+        assert!(!is_roots(&format!("/kubepods/pod1/{OTHER}/{docker}")));
     }
 }

@@ -21,8 +21,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::names::{LONGEST_DEVICE, LONGEST_PATH, Name, harmless, stand_in};
 use super::{
-    Attachment, CniCall, Container, ContainerMount, Endpoint, Fact, Holder, Link, Monitor,
-    Observation, Origin, Pod, PodName, Process, Range, Reservation, RuntimeProcess, Sandbox, Scope,
+    Attachment, CniCall, Configured, Container, ContainerMount, Endpoint, Fact, Holder, Link,
+    Monitor, Observation, Origin, Pod, PodName, Process, Range, Reservation, RuntimeProcess,
+    Sandbox, Scope,
 };
 use crate::fact::SourceName;
 
@@ -224,6 +225,7 @@ impl Check<'_> {
 
             Observation::Reservation(reservation) => self.reservation(reservation),
             Observation::Range(range) => self.range(range),
+            Observation::Configured(network) => self.configured(network),
             Observation::ReservationGone { key, .. }
             | Observation::Block(super::Block { key, .. })
             | Observation::BlockGone { key, .. }
@@ -385,6 +387,20 @@ impl Check<'_> {
         cut(&mut range.path, LONGEST_PATH);
         self.maybe(&source, Name::Path, &mut range.data_dir);
         if range.network.is_empty() || self.fits(&source, Name::Network, &range.network) {
+            return Kept;
+        }
+        Missing(Scope::Ranges { store: source })
+    }
+
+    fn configured(&mut self, network: &mut Configured) -> Verdict {
+        let source = network.store.clone();
+        cut(&mut network.path, LONGEST_PATH);
+        if network.name.is_empty() || self.fits(&source, Name::Network, &network.name) {
+            return Kept;
+        }
+        // That there are networks elsewhere is true whatever the name.
+        if network.elsewhere {
+            network.name.clear();
             return Kept;
         }
         Missing(Scope::Ranges { store: source })

@@ -52,6 +52,20 @@ pub struct Range {
     pub sets: Vec<Vec<RangePart>>,
 }
 
+/// A network that a CNI configuration of the node names, whatever assigns its IPs, and whether or not its range is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    /// The store that reads the configurations, as [`Reservation::store`].
+    pub store: String,
+    /// The name of the network; empty if it has none. Hostile text.
+    pub name: String,
+    /// The file of the configuration. Hostile text.
+    pub path: String,
+    /// Whether its plugin adds pods to networks that are configured elsewhere: Multus to those that the API server has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
+}
+
 /// Consecutive IPs that can be handed out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangePart {

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Address, AddressKey, Attachment, Block, Boot, BootNs, Claim, Cleanup, CniCall, CniCommand,
-    Container, ContainerMount, Endpoint, Holder, Hop, Link, Look, Mac, Monitor, Name, Neighbour,
-    NetnsRef, Pod, Range, Reservation, Route, RouteKey, RuntimeProcess, Sandbox, Scope, Sender,
-    Sight, Source, Task, TaskKey, Unreadable, Vlans,
+    Configured, Container, ContainerMount, Endpoint, Holder, Hop, Link, Look, Mac, Monitor, Name,
+    Neighbour, NetnsRef, Pod, Range, Reservation, Route, RouteKey, RuntimeProcess, Sandbox, Scope,
+    Sender, Sight, Source, Task, TaskKey, Unreadable, Vlans,
 };
 
 /// What was observed.
@@ -352,6 +352,8 @@ pub enum Observation {
     },
     /// What a network can hand out. A range is removed by a complete dump that does not name it.
     Range(Range),
+    /// A CNI configuration names this network. It is removed as a range is.
+    Configured(Configured),
     /// A block of a store exists, or the number of its taken IPs has changed.
     Block(Block),
     /// A block was removed.

@@ -180,6 +180,7 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
         Observation::Reservation(_)
         | Observation::ReservationGone { .. }
         | Observation::Range(_)
+        | Observation::Configured(_)
         | Observation::Block(_)
         | Observation::BlockGone { .. }
         | Observation::StoreUnreadable(_)

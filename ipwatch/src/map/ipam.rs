@@ -2,7 +2,8 @@
 //! wrong.
 //!
 //! - `reservations`: what the stores reserve and let go of. `ranges`: out of what; `blocks`: how much of that is taken
-//!   where the reservations of other nodes are not told.
+//!   where the reservations of other nodes are not told. `configured`: the networks that CNI configurations name.
+//!   `demand`: whether a range has too few.
 //! - `mismatch`: the stores against the kernel. `leaks`: reservations for containers that are gone. `stores`: what kinds
 //!   of stores there are. `held`: whether whoever had an address from a store still has it.
 //!
@@ -10,6 +11,8 @@
 //! change is marked before the next settling.
 
 mod blocks;
+mod configured;
+mod demand;
 mod held;
 mod leaks;
 mod mismatch;
@@ -25,8 +28,7 @@ pub(super) use ranges::usable;
 pub use ranges::{Level, RangeEntry, Usage};
 pub(super) use reservations::Ipam;
 pub use reservations::{Release, ReservationEntry, UnreadableEntry, WRITING};
-pub(super) use stores::is_freed_by_cni;
-pub use stores::is_of_the_cluster;
+pub use stores::{is_freed_by_cni, is_of_the_cluster};
 
 use crate::fact::BootNs;
 

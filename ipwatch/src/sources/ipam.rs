@@ -35,7 +35,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::{self, Bytes};
-use crate::fact::{Range, Reservation};
+use crate::fact::{Configured, Range, Reservation};
 use crate::reading::Readings;
 use crate::sources::{Emit, First};
 
@@ -184,6 +184,7 @@ pub(crate) struct Directory {
 pub(crate) struct Content {
     pub(crate) reservations: Vec<Reservation>,
     pub(crate) ranges: Vec<Range>,
+    pub(crate) networks: Vec<Configured>,
 }
 
 /// Reads a whole file of at most `limit` bytes. `effect`: the consequence for its owner if it cannot be read.

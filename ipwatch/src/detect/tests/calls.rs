@@ -1,9 +1,9 @@
 //! DELs that fail, DELs of an old sandbox that hit the new one, and devices that lead nowhere.
 
-use super::ipam::{NEW, ip, reservation};
+use super::ipam::{NEW, SEEN, ip, reservation};
 use super::sandboxes::{ID, not_ready, pod_name, sandbox};
 use super::*;
-use crate::fact::{CniCommand, Life, Sandbox};
+use crate::fact::{CniCommand, Life, Reservation, Sandbox};
 
 /// The pod's old sandbox, of which only the id is left.
 const OLD: &str = "bb4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
@@ -242,6 +242,22 @@ pub(super) fn a_del_that_never_came_is_told_after_long() {
     assert_eq!((found.code, found.subject.ip), (Code::CniDelFailing, Some(ip(5))));
     case.at(1, Observation::Sight(crate::fact::Sight::default()));
     assert_eq!(case.codes_at(301_600), [], "calls are not seen");
+}
+
+#[test]
+fn no_del_is_missed_where_no_plugin_frees_the_ip() {
+    let mut case = Case::with_runtime();
+    case.source("libnetwork", SourceStatus::Active);
+    case.at(1, Observation::Sight(SEEN));
+    case.list(11, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
+    let store = "libnetwork".to_owned();
+    case.at(12, Observation::Reservation(Reservation { store, ..reservation(5, ID) }));
+    case.list(1_000, not_ready());
+    case.gone(1_100);
+    for ms in [300_000, 301_000, 302_000] {
+        case.list(ms, not_ready());
+    }
+    assert_eq!(case.codes_at(302_500), [], "Docker runs no CNI plugin");
 }
 
 #[test]

@@ -588,11 +588,14 @@ fn a_reservation_for_another_netns_is_no_witness() {
     assert_eq!(case.twice()[0].severity, Severity::Info);
 }
 
-/// A user may name a cgroup as a runtime would, but only within the user's own session.
+/// A user may name a cgroup as a runtime would wherever a part of the tree was delegated to the user.
 #[test]
 fn a_cgroup_is_a_witness_only_where_root_made_it() {
-    let severity = |slice: &str| {
+    let of = |slice: &str, user: Option<u32>| {
         let mut case = Case::on_one_bridge().both();
+        if let Some(uid) = user {
+            case.at(2, Observation::NetnsUser { netns: netns(2), uid });
+        }
         let key = TaskKey { pid: 77, tid: 77, start: 100 };
         case.at(2, Observation::Task(task(key, netns(2))));
         let path = format!("/{slice}/docker-{}.scope", "d".repeat(64));
@@ -600,6 +603,13 @@ fn a_cgroup_is_a_witness_only_where_root_made_it() {
         case.wants(2_001);
         case.twice()[0].severity
     };
+    let severity = |slice: &str| of(slice, None);
     assert_eq!(severity("system.slice"), Severity::Critical);
     assert_eq!(severity("user.slice/user-1000.slice/user@1000.service"), Severity::Info);
+    assert_eq!(severity("lxc.payload.web/system.slice"), Severity::Info, "root in a container");
+    let pod = format!("kubepods/pod1/{}", "e".repeat(64));
+    assert_eq!(severity(&pod), Severity::Info, "a pod's own cgroups");
+    // A service with `User=` and `Delegate=yes`: the cgroup is the user's, and so is the user namespace.
+    assert_eq!(of("system.slice/ci.service", Some(1000)), Severity::Info);
+    assert_eq!(of("system.slice/ci.service", Some(0)), Severity::Critical);
 }

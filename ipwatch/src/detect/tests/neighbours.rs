@@ -520,8 +520,20 @@ fn an_ip_that_is_no_pods_and_not_the_nodes_is_the_lans_affair() {
     };
     assert_eq!(answered(Wire::bare()), Severity::Info, "a server with two cards, elsewhere");
     assert_eq!(answered(Wire::two()), Severity::Info, "netns of nobody that is known");
-    let reserved = Wire(Wire::bare().0.witnessed(5));
-    assert_eq!(answered(reserved), Severity::Warning, "a store reserves it");
+    let nodes = |mut wire: Wire, ifindex: u32| {
+        let key = AddressKey { ifindex, ..key([10, 0, 0, 1]) };
+        let address = Address { key, scope: Some(0), flags: Some(0) };
+        wire.0.at(4, Observation::Address { netns: HOST, address });
+        wire
+    };
+    let reserved = || Wire(Wire::bare().0.witnessed(5));
+    assert_eq!(answered(reserved()), Severity::Info, "of another link, for all that is known");
+    assert_eq!(answered(nodes(reserved(), 9)), Severity::Info, "of another link");
+    assert_eq!(answered(nodes(reserved(), CNI0)), Severity::Warning, "a store reserves it here");
+    // A pod that a runtime knows has the same IP on another bridge.
+    let mut elsewhere = Wire(Case::with_runtime());
+    elsewhere.0.at(2, Observation::Link { netns: HOST, link: link(CNI0, "bridge", BRIDGE) });
+    assert_eq!(answered(elsewhere), Severity::Info);
     let mut own = Wire::bare();
     let key = AddressKey { ifindex: CNI0, ..key(IP) };
     let address = Address { key, scope: Some(0), flags: Some(0) };

@@ -260,6 +260,36 @@ pub(super) fn a_stuck_process_is_the_cause_of_what_follows_from_it() {
     assert!(stuck.evidence.iter().any(|item| item.source == "containerd"), "the runtime's word");
 }
 
+/// A sandbox that died before its process was killed is no consequence of that, and what follows from a cause that has
+/// ended stays on its own.
+#[test]
+fn what_began_before_a_cause_does_not_follow_from_it() {
+    let dead = |killed: u64| {
+        let mut case = Case::with_runtime();
+        case.list(1_000, not_ready());
+        case.killed(killed);
+        case.look(killed + 5_100, Look { shared_pending: SIGKILL, ..hanging() });
+        case.list(61_500, not_ready());
+        case
+    };
+    let cause = |case: &Case| {
+        let found = case.found();
+        let dead = found.iter().find(|one| one.code == Code::IpHeldByDeadSandbox).unwrap();
+        assert!(dead.caused_by.is_none() || found.len() == 2, "{found:#?}");
+        dead.caused_by.as_ref().map(|(code, _)| *code)
+    };
+    assert_eq!(cause(&dead(20_000)), None);
+    let mut case = dead(1_000);
+    assert_eq!(cause(&case), Some(Code::IpHeldByStuckProcess));
+    let other = TaskKey { pid: 11, tid: 11, start: 101 };
+    case.at(61_600, Observation::Task(task(other, POD)));
+    let look = Box::new(Look { flags: 0, ..hanging() });
+    case.at(61_650, Observation::Look { task: other, look });
+    case.at(61_700, Observation::TaskReleased { task: KEY });
+    case.list(62_200, not_ready());
+    assert_eq!(cause(&case), None, "the stuck process ended");
+}
+
 #[test]
 pub(super) fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
     let mut case = Case::with_runtime();
@@ -500,7 +530,8 @@ fn a_leaked_netns_without_an_address_is_information() {
             case.at(1_001, Observation::AddressGone { netns: POD, key });
         }
         case.list(1_002, Vec::new());
-        case.searched(31_200, &[mount_of(PATH, 1, 1)]);
+        // dockerd takes up to a minute.
+        case.searched(if gone { 91_200 } else { 31_200 }, &[mount_of(PATH, 1, 1)]);
         let found = case.found();
         let leaked = found.iter().find(|one| one.code == Code::NetnsLeaked).unwrap();
         assert_eq!(leaked.severity, severity, "{}", leaked.impact);

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::fact::cgroup::{attribution, session_user};
+use crate::fact::cgroup::{attribution, is_roots};
 use crate::fact::{BootNs, store};
 
 use crate::map::{Certainty, Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry};
@@ -35,14 +35,10 @@ impl NodeMap {
             })
     }
 
-    /// Whether an IP is reserved in a store that answers, or whose reservations stay valid while it does not.
-    #[must_use]
-    pub fn is_reserved(&self, ip: IpAddr) -> bool {
-        self.reservations_of(ip).any(|entry| self.store_counts(&entry.store))
-    }
-
     /// Whether a netns is a container's by the report of a runtime, the CNI result cache, the path where root mounted
-    /// it, or the cgroup of its tasks. A user can name cgroups freely, but only within the user's own session.
+    /// it, or the cgroup of its tasks. A user can name cgroups freely where a part of the tree was delegated (to the
+    /// session, a service with `Delegate=`, a container), so the cgroup counts only if root made it, and made the
+    /// netns.
     fn is_a_containers(&self, netns: &Netns) -> bool {
         let Some(owner) = netns.owner().filter(|owner| owner.certainty != Certainty::ByIp) else {
             return false;
@@ -52,8 +48,9 @@ impl NodeMap {
             || self.sandbox(id).is_some()
             || self.container(id).is_some()
             || self.attachment_of(id).is_some();
-        let contained = |path: &str| session_user(path).is_none() && attribution(path).is_some();
-        known || netns.cgroups().take(ASKED).any(|(_, cgroup)| cgroup.is_some_and(contained))
+        let contained = |path: &str| is_roots(path) && attribution(path).is_some();
+        let mut cgroups = netns.cgroups().take(ASKED);
+        known || (!netns.is_a_users() && cgroups.any(|(_, path)| path.is_some_and(contained)))
     }
 
     /// Whether no CNI configuration hands out IPs of this reservation's network any more: all configurations are read,
@@ -69,21 +66,11 @@ impl NodeMap {
             && self.store_answers(CONFIGURED)
             && self.unreadable().next().is_none()
             && !self.ranges().any(named)
+            && self.is_not_configured(&entry.network)
             && self
                 .reservations()
                 .filter(|other| same(other))
                 .all(|other| self.is_leaked(&other.store, &other.key))
-    }
-
-    /// Whether every known task of a netns is in a session of a user other than root, and the netns has no witness.
-    #[must_use]
-    pub fn is_a_users_own(&self, netns: &Netns) -> bool {
-        let user = |cgroup: Option<&str>| cgroup.and_then(session_user).is_some_and(|uid| uid != 0);
-        let mut tasks = netns.cgroups().take(ASKED).peekable();
-        tasks.peek().is_some()
-            && tasks.all(|(_, cgroup)| user(cgroup))
-            && !netns.routable().any(|(key, _)| self.has_witness_of(netns, key.local))
-            && !self.has_witness(netns)
     }
 
     /// The moment from which an overlap is reported.

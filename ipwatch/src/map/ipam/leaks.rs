@@ -330,13 +330,20 @@ impl NodeMap {
         let gone = entry.bereft.unwrap_or_default().max(gone);
         let uid = entry.pod.as_deref().and_then(|pod| pod.uid.as_deref());
         let shorten = |proofs| grace(&entry.store, proofs, thresholds);
+        // A boot ends every netns.
+        let old = self.is_before_boot(entry);
         let grace = match word {
             SandboxVerdict::Gone(_) | SandboxVerdict::Denied(_) => {
-                self.proven_grace((id, uid), gone, entry.bereft.is_some(), shorten)
+                self.proven_grace((id, uid), gone, entry.bereft.is_some() || old, shorten)
             }
             _ => shorten(Proofs::default()),
         };
-        let quick = self.surely_gone_from(entry, grace, thresholds);
+        let quick = match word {
+            SandboxVerdict::Denied(first) if old && entry.bereft.is_none() => {
+                Some(entry.first_seen.max(first).plus(grace))
+            }
+            _ => self.surely_gone_from(entry, grace, thresholds),
+        };
         let from = match word {
             SandboxVerdict::Lives | SandboxVerdict::Dead(_) => None,
             SandboxVerdict::Gone(_) => Some(gone.plus(grace)),
@@ -378,7 +385,7 @@ impl NodeMap {
         if let Some(bereft) = entry.bereft {
             return Some(bereft.plus(grace));
         }
-        // After a boot, runtimes clean up leftovers: they are given time.
+        // After a boot, runtimes clean up leftovers: where none can be asked, they are given time.
         self.is_before_boot(entry).then(|| {
             entry.first_seen.plus(thresholds.sandbox_grace).max(BootNs(thresholds.leak_age))
         })
@@ -390,7 +397,7 @@ impl NodeMap {
     }
 
     /// When a reservation was made, as far as known.
-    fn made(&self, entry: &ReservationEntry) -> BootNs {
+    pub(super) fn made(&self, entry: &ReservationEntry) -> BootNs {
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         let since = entry.since.map(|since| since.saturating_sub(offset));
         let since = since.and_then(|since| u64::try_from(since.max(0)).ok()).map(BootNs);

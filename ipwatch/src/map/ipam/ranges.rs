@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use crate::fact::{BootNs, Range, RangePart};
 
 use super::blocks::{Blocks, Known, is_within};
+use super::demand::Growth;
 use super::stores::{is_by_blocks, is_of_the_cluster};
 use crate::map::{NodeMap, ReservationEntry};
 
@@ -49,6 +50,7 @@ pub struct RangeEntry {
     pub(super) leaked: BTreeMap<IpAddr, u32>,
     /// Samples of the number of taken IPs, the oldest first.
     samples: VecDeque<(BootNs, u64)>,
+    pub(super) growth: Growth,
     /// The level, with hysteresis, and since when it has not been `Enough`.
     level: Level,
     low: Option<BootNs>,
@@ -152,6 +154,17 @@ impl RangeEntry {
     #[must_use]
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// What its level would be with this many more free IPs.
+    pub(super) fn level_with(&self, freed: u64) -> Level {
+        let Usage { usable, used, free } = self.usage();
+        let usage = Usage {
+            usable,
+            used: used.saturating_sub(freed),
+            free: free.saturating_add(freed).min(usable),
+        };
+        level(usage, None, Level::Enough)
     }
 
     /// Since when the level has not been [`Level::Enough`].
@@ -353,6 +366,7 @@ impl Ranges {
             while range.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
                 range.samples.pop_front();
             }
+            range.growth.is(range.usage().used, now);
             let level = level(range.usage(), range.time_left(now), range.level);
             changed |= std::mem::replace(&mut range.level, level) != level;
             let low = range.level > Level::Enough;
@@ -391,6 +405,7 @@ impl NodeMap {
             unknown: 0,
             leaked: BTreeMap::new(),
             samples: VecDeque::new(),
+            growth: Growth::default(),
             level: Level::Enough,
             low: None,
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 
 use super::blocks;
+use super::configured;
 use super::leaks;
 use super::mismatch::Match;
 use super::ranges;
@@ -130,6 +131,7 @@ pub(in crate::map) struct Ipam {
     listed: BTreeMap<String, BootNs>,
     unreadable: BTreeMap<(String, String), UnreadableEntry>,
     pub(super) ranges: ranges::Ranges,
+    pub(super) networks: configured::Networks,
     pub(super) blocks: blocks::Blocks,
     pub(super) leaks: leaks::Leaks,
 

@@ -12,7 +12,8 @@ pub(super) const BY_BLOCKS: [(&str, &str); 1] = [(store::CALICO, store::CALICO_P
 const WITHOUT_CNI: [&str; 2] = [store::LIBNETWORK, store::NETAVARK];
 
 /// Whether a CNI plugin frees the reservations of a store.
-pub(in crate::map) fn is_freed_by_cni(store: &str) -> bool {
+#[must_use]
+pub fn is_freed_by_cni(store: &str) -> bool {
     !WITHOUT_CNI.contains(&store)
 }
 

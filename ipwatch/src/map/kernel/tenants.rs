@@ -40,6 +40,11 @@ impl Netns {
         matches!(self.tenant(), Tenant::User(_))
     }
 
+    /// Whether an unprivileged user is known to own its user namespace, and no runtime reports it as a sandbox's.
+    pub(in crate::map) fn is_a_users(&self) -> bool {
+        matches!(self.tenant(), Tenant::User(Some(_)))
+    }
+
     pub(super) fn tenant(&self) -> Tenant {
         if self.owner.as_ref().is_some_and(|owner| owner.certainty == Certainty::Proven) {
             return Tenant::Pod(self.id);

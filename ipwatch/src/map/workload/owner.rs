@@ -15,6 +15,10 @@ use super::sandbox::strip_var;
 use crate::fact::cgroup::{attribution, is_nested};
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
 
+/// What an empty netns without an IP may outlive its sandbox by, in graces: dockerd removes the files of ended netns
+/// once a minute (`gpmCleanupPeriod`, moby's libnetwork/osl/namespace_linux.go).
+const UNHURRIED: u64 = 3;
+
 /// The owner of a netns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
@@ -358,14 +362,14 @@ impl NodeMap {
         match self.verdict_on(&owner.sandbox) {
             SandboxVerdict::Gone(sandbox) => {
                 let gone = idle.max(sandbox.gone.unwrap_or_default());
-                // Without an IP nothing is urgent, and dockerd takes half a minute (`gcPeriod` of its netns files).
+                // Without an IP nothing is urgent.
                 let shorten = |proofs: Proofs| proofs.shorten(thresholds.sandbox_grace);
                 let grace = match entry.routable().next() {
                     Some(_) => {
                         let empty = entry.is_bare_since(gone);
                         self.proven_grace((&owner.sandbox, None), gone, empty, shorten)
                     }
-                    None => shorten(Proofs::default()),
+                    None => thresholds.sandbox_grace.saturating_mul(UNHURRIED),
                 };
                 Some(gone.plus(grace).max(self.after_calls(&owner.sandbox, grace)))
             }

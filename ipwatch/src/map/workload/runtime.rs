@@ -205,8 +205,10 @@ impl NodeMap {
         }
         if sandbox.pod.is_some()
             && let Some(listed) = self.workload.runtimes.listed.get_mut(&sandbox.runtime)
+            && !std::mem::replace(&mut listed.pods, true)
         {
-            listed.pods = true;
+            // From now on its denials count.
+            self.workload.owners.ask_all();
         }
         if dead.is_some() {
             self.workload.runtimes.dead.insert(sandbox.id.clone());

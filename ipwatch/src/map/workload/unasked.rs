@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use crate::fact::{Engine, Monitor, RuntimeProcess};
 
 use super::sandbox::strip_var;
-use crate::fact::cgroup::{attribution, is_nested};
+use crate::fact::cgroup::{attribution, is_roots};
 use crate::map::NodeMap;
 
 /// The containerd namespace that its CRI plugin shows.
@@ -204,11 +204,6 @@ impl Engines {
     }
 }
 
-/// Whether only root can have made this cgroup.
-fn is_roots(path: &str) -> bool {
-    !is_nested(path) && !path.split('/').any(|part| part.starts_with("user@"))
-}
-
 /// The kinds of runtimes that make a netns at this path; empty if the path does not tell.
 fn by_path(path: &str) -> &'static [Engine] {
     const PLACES: [(&str, &[Engine]); 4] = [
@@ -231,19 +226,6 @@ fn by_name(name: &str) -> Option<Engine> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ID: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-    const OTHER: &str = "00001b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-
-    #[test]
-    fn a_cgroup_that_others_than_root_can_make_is_no_sign() {
-        assert!(is_roots(&format!("/kubepods.slice/crio-{ID}.scope")));
-        assert!(is_roots(&format!("/system.slice/docker-{ID}.scope")));
-        // A user's systemd manages its part of the tree, and so does root in a container.
-        let users = "/user.slice/user-1000.slice/user@1000.service";
-        assert!(!is_roots(&format!("{users}/docker-{ID}.scope")));
-        assert!(!is_roots(&format!("/kubepods/pod1/{OTHER}/docker-{ID}.scope")));
-    }
 
     #[test]
     fn signs_that_contradict_each_other_rule_nothing_out() {

@@ -69,7 +69,7 @@ impl Store for Aws {
         let unreadable = |reason: String| Trouble::Unreadable { reason, effect: Some(NO_START) };
         let read = read_whole(path, LONGEST, Some(NO_START))?;
         let reservations = parse(&read.bytes, &path.display().to_string()).map_err(unreadable)?;
-        Ok(Content { reservations, ranges: Vec::new() })
+        Ok(Content { reservations, ..Content::default() })
     }
 }
 

@@ -93,7 +93,7 @@ impl Store for Cilium {
         for reservation in &mut reservations {
             reservation.since = read.modified;
         }
-        Ok(Content { reservations, ranges: Vec::new() })
+        Ok(Content { reservations, ..Content::default() })
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::subnet::{self, Written};
 use super::{Trouble, host_local, whole};
 use crate::bounded;
-use crate::fact::{Range, RangePart};
+use crate::fact::{Configured, Range, RangePart};
 use crate::reading;
 use crate::sources::json::{self, Few, Name};
 
@@ -26,6 +26,13 @@ const MOST: usize = 256;
 
 /// The file in which flanneld writes the node's subnet.
 const FLANNEL: &str = "/run/flannel/subnet.env";
+
+/// Plugins that add pods to networks whose configurations are in the API server (NetworkAttachmentDefinition and
+/// similar).
+const META: [&str; 4] = ["multus", "multus-shim", "danm", "genie"];
+
+/// Maximum number of networks named within one configuration.
+const NAMED: usize = 256;
 
 /// The consequence if a configuration cannot be read by kubelet and its runtime.
 const SKIPPED: &str = "the runtime passes over this network; without another one the node is not ready and \
@@ -60,7 +67,8 @@ pub(super) fn named(directories: &[PathBuf]) -> Named {
     let mut named = Named::default();
     let files = directories.iter().flat_map(|directory| entries(directory).unwrap_or_default());
     for path in files.filter(|path| is_config(path)).take(MOST) {
-        let Ok(networks) = read_networks(&path) else { continue };
+        let networks = read_config(&path).map(Config::served);
+        let Ok(Ok(networks)) = networks else { continue };
         for network in networks {
             named.data_dirs.extend(network.data_dir);
             named.subnet_files.extend(network.subnet_file);
@@ -81,10 +89,15 @@ fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(entries.take(16 * MOST).flatten().map(|entry| entry.path()).collect())
 }
 
-/// The ranges in a configuration.
-pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trouble> {
+/// The ranges in a configuration, and every network that it names.
+pub(super) fn content(
+    path: &Path,
+    default_dir: &Path,
+) -> Result<(Vec<Range>, Vec<Configured>), Trouble> {
+    let config = read_config(path)?;
+    let networks = config.configured(&path.display().to_string());
     let mut ranges: BTreeMap<String, Range> = BTreeMap::new();
-    for network in read_networks(path)? {
+    for network in config.served().map_err(unreadable)? {
         let sets = match &network.subnet_file {
             Some(file) => subnet::read(file).unwrap_or_default(),
             None => network.sets,
@@ -106,18 +119,22 @@ pub(super) fn ranges(path: &Path, default_dir: &Path) -> Result<Vec<Range>, Trou
         // A pod gets an IP from each plugin in the list that assigns some.
         ranges.entry(network.name.clone()).or_insert_with(new).sets.extend(sets);
     }
-    Ok(ranges.into_values().collect())
+    Ok((ranges.into_values().collect(), networks))
 }
 
-fn read_networks(path: &Path) -> Result<Vec<Network>, Trouble> {
-    let unreadable = |reason: String, effect| Trouble::Unreadable { reason, effect: Some(effect) };
+fn unreadable(wrong: Wrong) -> Trouble {
+    let effect = match wrong {
+        Wrong::Json(_) => SKIPPED,
+        Wrong::Range(_) => REFUSED,
+    };
+    Trouble::Unreadable { reason: wrong.to_string(), effect: Some(effect) }
+}
+
+fn read_config(path: &Path) -> Result<Config, Trouble> {
     // libcni follows links, which some systems and every projected volume use here; whoever can write to this directory
     // can run anything as root anyway.
     let read = whole(bounded::read_linked(path, LONGEST), LONGEST, None)?;
-    parse(&read.bytes).map_err(|wrong| match wrong {
-        Wrong::Json(_) => unreadable(wrong.to_string(), SKIPPED),
-        Wrong::Range(_) => unreadable(wrong.to_string(), REFUSED),
-    })
+    Config::parse(&read.bytes).map_err(unreadable)
 }
 
 /// Why a configuration cannot be used.
@@ -148,10 +165,7 @@ pub struct Network {
 /// # Errors
 /// It cannot be parsed, or has an invalid range.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Network>, Wrong> {
-    let config: Config = json::parse(bytes).map_err(|error| Wrong::Json(error.to_string()))?;
-    let mut networks = Vec::new();
-    config.networks(None, &mut networks)?;
-    Ok(networks)
+    Config::parse(bytes)?.served()
 }
 
 /// A network with a list of plugins, a network with one plugin, or a plugin. Go's libcni distinguishes them by the
@@ -186,6 +200,34 @@ struct Ipam {
 }
 
 impl Config {
+    fn parse(bytes: &[u8]) -> Result<Self, Wrong> {
+        json::parse(bytes).map_err(|error| Wrong::Json(error.to_string()))
+    }
+
+    /// The networks that host-local serves.
+    fn served(self) -> Result<Vec<Network>, Wrong> {
+        let mut networks = Vec::new();
+        self.networks(None, &mut networks)?;
+        Ok(networks)
+    }
+
+    /// Every network with a name, whatever plugins it has.
+    fn configured(&self, path: &str) -> Vec<Configured> {
+        let plugins = self.plugins.0.iter().chain(&self.delegates.0);
+        let mut all: Vec<Configured> =
+            plugins.flat_map(|plugin| plugin.configured(path)).take(NAMED).collect();
+        let is_meta = |plugin: &Self| {
+            plugin.kind.as_ref().is_some_and(|Name(kind)| META.iter().any(|own| kind == own))
+        };
+        let elsewhere = is_meta(self) || self.plugins.0.iter().any(is_meta);
+        if self.name.is_some() || elsewhere {
+            let name = self.name.as_ref().map_or_else(String::new, |Name(name)| name.clone());
+            let (store, path) = (host_local::NAME.to_owned(), path.to_owned());
+            all.push(Configured { store, name, path, elsewhere });
+        }
+        all
+    }
+
     fn networks(self, above: Option<&Name>, into: &mut Vec<Network>) -> Result<(), Wrong> {
         let name = self.name.as_ref().or(above);
         for plugin in self.plugins.0.into_iter().chain(self.delegates.0) {

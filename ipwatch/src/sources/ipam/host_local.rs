@@ -93,7 +93,8 @@ impl Store for HostLocal {
     fn read(&self, path: &Path) -> Result<Content, Trouble> {
         if self.is_config(path) {
             let default = self.data_dirs.first().map_or(Path::new(DEFAULT), PathBuf::as_path);
-            return Ok(Content { ranges: conflist::ranges(path, default)?, ..Content::default() });
+            let (ranges, networks) = conflist::content(path, default)?;
+            return Ok(Content { ranges, networks, ..Content::default() });
         }
         if is_flannel(path) {
             // The configurations contain the network that it is for.

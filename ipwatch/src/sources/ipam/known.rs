@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::Content;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Observation, Origin, Range, Scope};
+use crate::fact::{BootNs, Configured, Fact, Observation, Origin, Range, Scope};
 use crate::sources::{Closed, Emit, files};
 
 /// Maximum number of reservations followed in one store: two /16.
@@ -74,6 +74,8 @@ struct Said {
     /// Sorted by key.
     reservations: Box<[Reported]>,
     ranges: Vec<Range>,
+    /// A configuration that names networks alone does not show that the store is in use.
+    networks: Vec<Configured>,
 }
 
 struct Reported {
@@ -149,9 +151,9 @@ impl Known {
         out: &mut Out,
     ) -> Result<(), Closed> {
         let before = self.take(path);
-        let (old, old_ranges) = match &before {
-            Some(said) => (&*said.reservations, &*said.ranges),
-            None => (&[][..], &[][..]),
+        let (old, old_ranges, old_networks) = match &before {
+            Some(said) => (&*said.reservations, &*said.ranges, &*said.networks),
+            None => (&[][..], &[][..], &[][..]),
         };
         self.limit(&mut content);
         let mut told = Vec::with_capacity(content.reservations.len());
@@ -169,8 +171,9 @@ impl Known {
             let key = old.key(path);
             out.push(at, Observation::ReservationGone { store: self.store.to_owned(), key })?;
         }
-        self.ranges_changed |= content.ranges != old_ranges;
-        self.put(path, Said { reservations: told.into(), ranges: content.ranges });
+        let Content { ranges, networks, .. } = content;
+        self.ranges_changed |= ranges != old_ranges || networks != old_networks;
+        self.put(path, Said { reservations: told.into(), ranges, networks });
         Ok(())
     }
 
@@ -187,7 +190,7 @@ impl Known {
     /// Handles the removal of a file.
     pub(super) fn gone(&mut self, path: &Path, out: &mut Out) -> Result<(), Closed> {
         let Some(said) = self.take(path) else { return Ok(()) };
-        self.ranges_changed |= !said.ranges.is_empty();
+        self.ranges_changed |= !said.ranges.is_empty() || !said.networks.is_empty();
         for told in &said.reservations {
             let key = told.key(path);
             let what = Observation::ReservationGone { store: self.store.to_owned(), key };
@@ -224,6 +227,9 @@ impl Known {
             for range in &said.ranges {
                 out.push(began, Observation::Range(range.clone()))?;
             }
+            for network in &said.networks {
+                out.push(began, Observation::Configured(network.clone()))?;
+            }
         }
         // Complete, because the former ranges of an unreadable file stay valid and are included.
         out.push(clock::now(), Observation::Ended { scope, began, complete: true })
@@ -243,7 +249,7 @@ impl Known {
 
     fn put(&mut self, path: &Path, said: Said) {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return };
-        if said.reservations.is_empty() && said.ranges.is_empty() {
+        if said.reservations.is_empty() && said.ranges.is_empty() && said.networks.is_empty() {
             return;
         }
         self.reservations += said.reservations.len();

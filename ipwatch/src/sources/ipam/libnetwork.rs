@@ -117,7 +117,7 @@ impl Documents {
         let ranges = self.networks.iter().filter_map(|(id, network)| network.range(id, path));
         let mut ranges: Vec<Range> = ranges.collect();
         ranges.sort_by(|a, b| a.network.cmp(&b.network));
-        Content { reservations, ranges }
+        Content { reservations, ranges, ..Content::default() }
     }
 
     fn reservation(

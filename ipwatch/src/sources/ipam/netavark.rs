@@ -96,7 +96,7 @@ pub(crate) fn content(snapshot: &Snapshot, path: &Path) -> Result<Content, Troub
         Ok(())
     })?;
     reservations.sort_by(|a, b| a.key.cmp(&b.key));
-    Ok(Content { reservations, ranges: Vec::new() })
+    Ok(Content { reservations, ..Content::default() })
 }
 
 fn reservation(path: &Path, network: &str, ip: IpAddr, container: &[u8]) -> Reservation {

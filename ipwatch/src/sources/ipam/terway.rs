@@ -35,7 +35,7 @@ pub(crate) fn content(snapshot: &Snapshot, path: &Path) -> Result<Content, Troub
     let mut reservations = Vec::new();
     snapshot.values(BUCKET, |key, value| add(&mut reservations, path, key, value))?;
     reservations.sort_by(|a, b| a.key.cmp(&b.key));
-    Ok(Content { reservations, ranges: Vec::new() })
+    Ok(Content { reservations, ..Content::default() })
 }
 
 #[derive(Deserialize)]

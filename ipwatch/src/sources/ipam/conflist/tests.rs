@@ -100,7 +100,9 @@ fn files_of_a_directory() {
     let found = named(&[dir.path().to_owned(), missing]);
     assert_eq!(found.data_dirs, [PathBuf::from("/data/a")]);
     assert_eq!(found.subnet_files, [PathBuf::from(FLANNEL)]);
-    let of = |name: &str| ranges(&dir.path().join(name), Path::new("/default"));
+    let of = |name: &str| {
+        content(&dir.path().join(name), Path::new("/default")).map(|(ranges, _)| ranges)
+    };
     assert_eq!(of("1.conf").unwrap()[0].data_dir.as_deref(), Some("/data/a/a"));
     assert_eq!(of("2.json").unwrap()[0].data_dir.as_deref(), Some("/default/b"));
     assert!(matches!(of("5.conf"), Err(Trouble::Unreadable { effect: Some(_), .. })));
@@ -120,4 +122,28 @@ fn what_ipwatch_ipam_stands_before_is_the_store() {
     assert_eq!(list(plain).len(), 1);
     assert_eq!(list(r#"{"type": "ipwatch-ipam"}"#), []);
     assert_eq!(list(&format!(r#"{{"type": "other", "delegate": {plain}}}"#)), []);
+}
+
+/// A network without a known range may hand out IPs all the same.
+#[test]
+fn every_network_is_named_whether_or_not_its_range_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |text: &str| -> Vec<(String, bool)> {
+        let path = dir.path().join("1.conflist");
+        fs::write(&path, text).unwrap();
+        let (ranges, networks) = content(&path, Path::new("/default")).unwrap();
+        assert_eq!(ranges, []);
+        networks.into_iter().map(|network| (network.name, network.elsewhere)).collect()
+    };
+    let own = |name: &str, elsewhere| vec![(name.to_owned(), elsewhere)];
+    let flannel = r#"{"name": "cbr0", "plugins": [{"type": "flannel", "subnetFile": "/none"}]}"#;
+    assert_eq!(of(flannel), own("cbr0", false), "flanneld has not written its subnet yet");
+    let canal = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico",
+        "ipam": {"type": "host-local", "subnet": "usePodCidr"}}]}"#;
+    assert_eq!(of(canal), own("k8s-pod-network", false), "the API server has its subnet");
+    assert_eq!(of(r#"{"name": "cilium", "type": "cilium-cni"}"#), own("cilium", false));
+    let multus = format!(r#"{{"name": "m", "type": "multus", "delegates": [{flannel}]}}"#);
+    assert_eq!(of(&multus), [own("cbr0", false), own("m", true)].concat());
+    assert_eq!(of(r#"{"name": "m", "plugins": [{"type": "multus-shim"}]}"#)[0].1, true);
+    assert_eq!(of("{}"), []);
 }

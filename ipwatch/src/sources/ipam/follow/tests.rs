@@ -98,6 +98,7 @@ impl Following {
                     it.sets.iter().map(|set| set.iter().map(RangePart::usable).sum()).collect();
                 format!("{} {usable:?}", it.network)
             }
+            Observation::Configured(it) => format!("named {}", it.name),
             other => format!("{other:?}"),
         }
     }
@@ -353,11 +354,12 @@ fn ranges_come_change_and_end_with_their_configuration() {
         configure(dir, r#", "subnet": "10.1.0.0/24""#);
     };
     let mut following = Following::new(prepare);
-    assert_eq!(following.turn(), ["began", "whole", "ranges", "a [253]", "end", "Active"]);
+    let words = ["began", "whole", "ranges", "a [253]", "named a", "end", "Active"];
+    assert_eq!(following.turn(), words);
     following.reserve("cbr0/10.0.0.2", "x");
     assert_eq!(following.turn(), ["cbr0/10.0.0.2 x"]);
     configure(following.dir.path(), r#", "subnet": "10.1.0.0/25""#);
-    assert_eq!(following.settle(), ["ranges", "a [125]", "end"]);
+    assert_eq!(following.settle(), ["ranges", "a [125]", "named a", "end"]);
     // The former content of an unreadable file stays valid.
     fs::write(following.dir.path().join("net.d/a.conf"), "{").unwrap();
     let words = following.settle();
@@ -378,7 +380,8 @@ fn a_directory_of_reservations_that_a_configuration_names() {
     assert_eq!(following.turn(), [""; 0]);
     let named = format!(r#", "dataDir": "{}", "subnet": "10.1.0.0/24""#, data.display());
     configure(&dir, &named);
-    assert_eq!(following.settle(), ["began", "whole", "ranges", "a [253]", "end", "Active"]);
+    let words = ["began", "whole", "ranges", "a [253]", "named a", "end", "Active"];
+    assert_eq!(following.settle(), words);
     fs::create_dir_all(data.join("a")).unwrap();
     fs::write(data.join("a/10.1.0.2"), "x\r\neth0").unwrap();
     let words = following.settle();
@@ -394,13 +397,13 @@ fn flannel_says_which_range_later() {
         let text = format!(r#"{{"name": "cbr0", "type": "flannel", "subnetFile": {file:?}}}"#);
         fs::write(dir.join("net.d/a.conf"), text).unwrap();
     });
-    assert_eq!(following.turn(), ["began", "whole", "Active"]);
+    assert_eq!(following.turn(), ["began", "whole", "ranges", "named cbr0", "end", "Active"]);
     let file = following.dir.path().join("flannel/subnet.env");
     fs::create_dir(file.parent().unwrap()).unwrap();
     fs::write(&file, "FLANNEL_SUBNET=10.244.7.1/24\n").unwrap();
-    assert_eq!(following.settle(), ["ranges", "cbr0 [253]", "end"]);
+    assert_eq!(following.settle(), ["ranges", "cbr0 [253]", "named cbr0", "end"]);
     fs::remove_file(&file).unwrap();
-    assert_eq!(following.settle(), ["ranges", "end"]);
+    assert_eq!(following.settle(), ["ranges", "named cbr0", "end"]);
 }
 
 /// A store that is busy for some time.
@@ -500,7 +503,7 @@ fn a_configuration_may_be_a_link() {
     let at = |name: &str| following.dir.path().join("net.d").join(name);
     symlink("..2", at("..data_tmp")).unwrap();
     fs::rename(at("..data_tmp"), at("..data")).unwrap();
-    assert_eq!(following.settle(), ["ranges", "cbr0 [125]", "end"]);
+    assert_eq!(following.settle(), ["ranges", "cbr0 [125]", "named cbr0", "end"]);
 }
 
 /// An upgraded agent writes the newer format beside the older one, and then removes the older: the endpoint keeps its
