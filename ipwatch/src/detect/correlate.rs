@@ -144,11 +144,10 @@ fn root_of(one: &Candidate) -> (Code, String) {
 
 /// An IP that is handed out while it is held follows from its release, if no deeper cause is known.
 fn fold_conflicts(found: &mut [Candidate]) {
-    let releases: BTreeMap<(NetnsKey, Option<IpAddr>), ((Code, String), BootNs)> = found
-        .iter()
-        .filter(|one| one.code == Code::IpReleasedButHeld)
-        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), (root_of(one), begun(one)))))
-        .collect();
+    let released = found.iter().filter(|one| one.code == Code::IpReleasedButHeld);
+    let released = released
+        .filter_map(|one| Some(((netns_key(one)?, one.subject.ip), (root_of(one), begun(one)))));
+    let releases: BTreeMap<_, _> = released.collect();
     for candidate in found.iter_mut().filter(|one| one.code == Code::IpConflictImminent) {
         let release = netns_key(candidate)
             .and_then(|netns| releases.get(&(netns, candidate.subject.ip)))
