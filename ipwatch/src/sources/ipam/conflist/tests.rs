@@ -144,6 +144,6 @@ fn every_network_is_named_whether_or_not_its_range_is_known() {
     assert_eq!(of(r#"{"name": "cilium", "type": "cilium-cni"}"#), own("cilium", false));
     let multus = format!(r#"{{"name": "m", "type": "multus", "delegates": [{flannel}]}}"#);
     assert_eq!(of(&multus), [own("cbr0", false), own("m", true)].concat());
-    assert_eq!(of(r#"{"name": "m", "plugins": [{"type": "multus-shim"}]}"#)[0].1, true);
+    assert!(of(r#"{"name": "m", "plugins": [{"type": "multus-shim"}]}"#)[0].1);
     assert_eq!(of("{}"), []);
 }
