@@ -40,6 +40,8 @@ use crate::{build, place, setup};
 /// The architectures that are released.
 const MACHINES: [Machine; 2] = [Machine::X86_64, Machine::Arm64];
 const TOOLS: &[&str] = &["tar", "coreutils"];
+/// Directory beside the files while they are made.
+const WORK: &str = ".work";
 
 /// Makes a release, and prints where it is.
 pub(crate) fn command_line(args: &[&str]) -> Result<()> {
@@ -143,13 +145,14 @@ impl Release {
         let (_, first) = programs.first().context("no programs")?;
         let version = first.version()?;
         // Beside what it becomes, on the same file system.
-        let work = options.out.join(".work");
+        let work = options.out.join(WORK);
         Ok(Self { options, epoch, programs, version, work, files: Vec::new() })
     }
 
     /// Makes all files in the directory, which is emptied of an earlier release.
     fn pack(mut self) -> Result<()> {
         empty(&self.options.out)?;
+        empty(&self.work)?;
         for (machine, programs) in self.programs.clone() {
             self.packages(machine, &programs)?;
             self.tarball(machine, &programs)?;

@@ -66,8 +66,8 @@ impl Options {
     }
 
     fn checked(self) -> Result<Self> {
-        // It is emptied.
-        let ours = |dir: &Path| dir.join(sign::SUMS).exists();
+        // It is emptied. One that was interrupted has no checksums yet.
+        let ours = |dir: &Path| dir.join(sign::SUMS).exists() || dir.join(super::WORK).exists();
         let is_empty =
             |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut all| all.next().is_none());
         let out = &self.out;
