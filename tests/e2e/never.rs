@@ -102,6 +102,8 @@ pub(crate) fn guilty(lab: &Lab) -> (Running, Hung, Netns, Sandbox) {
     let pod = Sandbox::make(lab, &netns, &lab.cidr(250), "");
     let mut helper = stuck::start_as(How::Kill, &netns, &mut hung, |helper| helper.within(&pod));
     pod.await_in(helper.pid());
+    // The daemon reads the cgroup when the process starts; cgroup v1 shows none for an exiting task.
+    std::thread::sleep(Duration::from_millis(500) * patience());
     stuck::hang(How::Kill, &mut helper);
     (helper, hung, netns, pod)
 }
