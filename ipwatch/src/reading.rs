@@ -141,8 +141,13 @@ impl Readings {
     /// Wakes the watcher if it rests.
     pub fn stir(&self) {
         if self.0.rests.swap(false, Ordering::SeqCst) {
-            self.0.stirred.notify_one();
+            self.wake();
         }
+    }
+
+    /// Wakes the watcher, also if it sleeps until a look is due.
+    pub fn wake(&self) {
+        self.0.stirred.notify_one();
     }
 
     /// Since when it is known that this read would hang.

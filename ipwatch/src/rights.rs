@@ -14,8 +14,10 @@ pub(crate) enum Rights {
     EnterNetns,
     /// Reads processes, and the kernel's log.
     ReadProcesses,
-    /// Reads processes and mounts, and runs the snapshot programs.
+    /// Reads processes and mounts, asks sockets for their netns, and runs the snapshot programs.
     Search,
+    /// Reads what the kernel half reports, and the files that it names.
+    Probes,
 }
 
 impl Rights {
@@ -25,7 +27,9 @@ impl Rights {
             Rights::None => CapabilitySet::empty(),
             Rights::EnterNetns => processes | CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN,
             Rights::ReadProcesses => processes | CapabilitySet::SYS_ADMIN | CapabilitySet::SYSLOG,
-            Rights::Search => {
+            // NET_ADMIN: the netns of a socket (SIOCGSKNS, `sock_ioctl`, net/socket.c).
+            Rights::Search => Rights::Probes.set() | CapabilitySet::NET_ADMIN,
+            Rights::Probes => {
                 processes | CapabilitySet::SYS_ADMIN | CapabilitySet::BPF | CapabilitySet::PERFMON
             }
         }

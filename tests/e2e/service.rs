@@ -222,7 +222,8 @@ fn the_journal_gets_fields(lab: &Lab) {
         "IPWATCH_STATUS=firing".to_owned(),
         format!("IPWATCH_IP={}", lab.ip(1)),
         format!("IPWATCH_NETNS={}", stuck.netns.inode),
-        "PRIORITY=4".to_owned(),
+        // Of no pod, so it is information.
+        "PRIORITY=6".to_owned(),
     ];
     let entry = journal.await_entry(&wanted, 20);
     assert!(entry.lines().any(|line| line.starts_with("MESSAGE_ID=")), "{entry}");

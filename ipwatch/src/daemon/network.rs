@@ -1,7 +1,7 @@
 //! The thread that talks to servers on the network: a collector, the API server, an etcd, and whoever scrapes.
 //!
 //! It has no capability at all: what these servers send is parsed on it, and the rest of the daemon may enter any
-//! network namespace. It is started when the first of them is configured.
+//! network namespace. The kubelet's socket is asked from it as well.
 
 use std::cell::OnceCell;
 use std::io;
@@ -45,7 +45,7 @@ impl Network {
 fn start() -> io::Result<Running> {
     let runtime = Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(8)
+        .max_blocking_threads(16)
         .thread_keep_alive(Duration::from_secs(2))
         .build()?;
     let handle = runtime.handle().clone();

@@ -390,7 +390,7 @@ fn read_tasks(tasks: probes::Tasks, dispatch: &Dispatch, troubles: Troubles, emi
     let session = async move || {
         let (tasks, out, dispatch) = (Arc::clone(&tasks), out.clone(), dispatch.clone());
         let read = move || {
-            rights::keep(Rights::Search);
+            rights::keep(Rights::Probes);
             // A reader that panicked may leave old records of single tasks: the next look corrects them.
             tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &dispatch)
         };

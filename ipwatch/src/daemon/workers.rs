@@ -140,7 +140,7 @@ struct Ends {
 impl Drop for Ends {
     fn drop(&mut self) {
         self.over.store(true, Ordering::SeqCst);
-        self.readings.stir();
+        self.readings.wake();
     }
 }
 
@@ -245,7 +245,10 @@ async fn wait(posts: &[Box<dyn Watched>], readings: &Readings) {
             readings.stirred().await;
             continue;
         };
-        return tokio::time::sleep(pause).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause) => return,
+            () = readings.stirred() => {}
+        }
     }
 }
 

@@ -2,6 +2,9 @@
 //! kubelet. No controller and no scheduler runs: the test makes the pod of the DaemonSet's template, and binds the pod of
 //! `helm test` to the node.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -199,14 +202,16 @@ fn a_kubelet_runs_its_pod_which_finds_a_stuck_one(lab: &Lab) {
     assert_eq!(finding["subject"]["pod"]["name"], "db-0", "{finding:#}");
     let (_, event) = events.await_first("db-0", "IpHeldByStuckProcess", 30);
     assert_eq!(event["source"]["host"], node.name(), "IPWATCH_NODE: {event:#}");
-    the_plugin_of_kubectl_asks_every_node(lab, &node, &stuck.ip);
+    the_plugin_of_kubectl_asks_every_node(lab, &node, &socket, &stuck.ip);
     test_by_helm(&node);
     println!("{FIGURE}{}", memory(&node));
     hung.release();
 }
 
-/// By a real `kubectl exec` into the pod. A second pod of ipwatch, on a node that does not exist, is named.
-fn the_plugin_of_kubectl_asks_every_node(lab: &Lab, node: &Node<'_>, stuck: &str) {
+/// A second pod of ipwatch, on a node that does not exist, is named. The lab's API server cannot connect to the lab's
+/// kubelet, which is in another netns: where the plugin runs `kubectl exec`, the command is run here instead, with the
+/// socket of the pod's daemon. Everything else is asked of the API server by the real kubectl.
+fn the_plugin_of_kubectl_asks_every_node(lab: &Lab, node: &Node<'_>, socket: &Path, stuck: &str) {
     let mut other = node.pod("ipwatch-0").unwrap();
     let kept = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -214,10 +219,20 @@ fn the_plugin_of_kubectl_asks_every_node(lab: &Lab, node: &Node<'_>, stuck: &str
         "spec": { "nodeName": "node-without-kubelet", "containers": [{ "name": "ipwatch", "image": "none" }] },
     });
     node.api().create(&format!("/api/v1/namespaces/{}/pods", node.namespace()), &kept);
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *' exec '*) while [ \"$1\" != -- ]; do shift; done; shift 2\n\
+         exec '{}' --socket '{}' \"$@\" ;;\nesac\nexec '{}/kubectl' \"$@\"\n",
+        support::daemon::binary().display(),
+        socket.display(),
+        helm::kubectl_dir().display()
+    );
+    let kubectl = lab.dir().join("kubectl");
+    std::fs::write(&kubectl, script).unwrap();
+    std::fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
     let plugin = lab.dir().join("kubectl-ipwatch");
     std::os::unix::fs::symlink(support::daemon::binary(), &plugin).unwrap();
     let ask = |words: &[&str]| {
-        let path = format!("{}:/usr/bin:/bin", helm::kubectl_dir().display());
+        let path = format!("{}:/usr/bin:/bin", lab.dir().display());
         let mut command = Command::new(&plugin);
         command.env("PATH", path).args(words).arg("--kubeconfig").arg(node.control.admin_config());
         let out = command.args(["--ipwatch-namespace", node.namespace()]).output().unwrap();

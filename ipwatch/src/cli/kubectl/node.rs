@@ -12,8 +12,8 @@ use crate::contract::Document;
 
 /// Maximum size of an answer, in bytes: a few thousand findings.
 const LONGEST: u64 = 8 << 20;
-/// How much of an error is kept, in bytes.
-const ERROR: u64 = 4 << 10;
+/// How much of the end of kubectl's stderr is kept, in bytes.
+const ERROR: usize = 4 << 10;
 /// Between two checks whether kubectl has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -29,6 +29,8 @@ pub(super) enum Silence {
     Refused(String),
     #[error("its answer is no document of ipwatch/v1: is it another version?")]
     Unknown,
+    #[error("its answer has more than {} MiB", LONGEST >> 20)]
+    TooLong,
 }
 
 /// Runs `kubectl exec … -- ipwatch query … -o json` until `deadline`, which is `patience` after the node's turn began.
@@ -44,6 +46,9 @@ pub(super) fn ask(
     let _ = child.kill();
     let status = child.wait()?;
     let (out, complaints) = said?;
+    if out.len() as u64 == LONGEST {
+        return Err(Silence::TooLong);
+    }
     // `query` prints a document even if the object does not exist, and then exits with 3.
     match serde_json::from_slice::<Document>(&out) {
         Ok(document) if document.schema == crate::contract::SCHEMA => Ok(document),
@@ -54,33 +59,47 @@ pub(super) fn ask(
 
 /// Both outputs until their end; `None` if the deadline comes first.
 fn hear(child: &mut Child, deadline: Instant) -> Option<(Vec<u8>, Vec<u8>)> {
-    let out = reading(child.stdout.take()?, LONGEST)?;
-    let complaints = reading(child.stderr.take()?, ERROR)?;
+    let out = apart(child.stdout.take()?, |out| {
+        let mut text = Vec::new();
+        // What was read before an error is judged like an answer that was cut off.
+        let _ = out.take(LONGEST).read_to_end(&mut text);
+        text
+    })?;
+    // To its end: a program whose stderr is closed is killed by what it writes there.
+    let complaints = apart(child.stderr.take()?, |mut stderr| end_of(&mut stderr))?;
     let left = || deadline.saturating_duration_since(Instant::now());
     let out = out.recv_timeout(left()).ok()?;
-    // An answer that is whole does not wait for what else kubectl may say.
-    while out.is_empty() {
-        match child.try_wait() {
-            Ok(None) if !left().is_zero() => thread::sleep(LOOK),
-            Ok(None) => return None,
-            _ => break,
+    // A whole answer does not wait for what else kubectl may say.
+    let complaints =
+        if out.is_empty() { complaints.recv_timeout(left()).ok()? } else { Vec::new() };
+    while out.is_empty() && matches!(child.try_wait(), Ok(None)) {
+        if left().is_zero() {
+            return None;
         }
+        thread::sleep(LOOK);
     }
-    let complaints = if out.is_empty() { complaints.recv_timeout(left()).ok() } else { None };
-    Some((out, complaints.unwrap_or_default()))
+    Some((out, complaints))
 }
 
 /// Reads on a thread of its own, which ends with the program.
-fn reading(from: impl Read + Send + 'static, most: u64) -> Option<mpsc::Receiver<Vec<u8>>> {
+fn apart<R: Read + Send + 'static>(
+    from: R,
+    read: impl FnOnce(R) -> Vec<u8> + Send + 'static,
+) -> Option<mpsc::Receiver<Vec<u8>>> {
     let (told, came) = mpsc::sync_channel(1);
-    let read = move || {
-        let mut text = Vec::new();
-        // What was read before an error is judged like an answer that was cut off.
-        let _ = from.take(most).read_to_end(&mut text);
-        let _ = told.send(text);
-    };
-    thread::Builder::new().stack_size(128 * 1024).spawn(read).ok()?;
+    // Nobody may be waiting any more.
+    let work = move || drop(told.send(read(from)));
+    thread::Builder::new().stack_size(128 * 1024).spawn(work).ok()?;
     Some(came)
+}
+
+fn end_of(stderr: &mut impl Read) -> Vec<u8> {
+    let (mut tail, mut part) = (Vec::new(), [0; 1 << 10]);
+    while let Ok(read @ 1..) = stderr.read(&mut part) {
+        tail.extend_from_slice(part.get(..read).unwrap_or_default());
+        tail.drain(..tail.len().saturating_sub(ERROR));
+    }
+    tail
 }
 
 fn last_line(complaints: &[u8]) -> String {

@@ -29,6 +29,17 @@ impl Cause<'_> {
         family::worst(self.finding, &self.consequences)
     }
 
+    /// Of two nodes that report the same, the worse one comes first: no other node hides what it says.
+    fn merged(self, known: Self) -> Self {
+        let (mut first, second) =
+            if self.severity() > known.severity() { (self, known) } else { (known, self) };
+        first.nodes.extend(second.nodes);
+        let new = |one: &&Finding| first.consequences.iter().all(|other| other.id != one.id);
+        let new: Vec<&Finding> = second.consequences.into_iter().filter(new).collect();
+        first.consequences.extend(new);
+        first
+    }
+
     fn rank(&self) -> impl Ord {
         (Reverse(self.severity()), self.finding.since.clone(), self.nodes.first().copied())
     }
@@ -174,8 +185,12 @@ fn causes(fleet: &Fleet) -> Vec<Cause<'_>> {
             if finding.status == Status::Resolved {
                 continue;
             }
-            let new = || Cause { nodes: Vec::new(), finding, consequences, now: Now::of(document) };
-            by_id.entry(&finding.id).or_insert_with(new).nodes.push(&node.node);
+            let mut cause =
+                Cause { nodes: vec![&node.node], finding, consequences, now: Now::of(document) };
+            if let Some(known) = by_id.remove(finding.id.as_str()) {
+                cause = cause.merged(known);
+            }
+            by_id.insert(&finding.id, cause);
         }
     }
     let mut all: Vec<Cause<'_>> = by_id.into_values().collect();

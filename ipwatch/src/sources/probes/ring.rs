@@ -163,7 +163,7 @@ fn on_a_thread(
     };
     let (done, ended) = oneshot::channel();
     let work = move || {
-        rights::keep(Rights::Search);
+        rights::keep(Rights::Probes);
         plugin_file::leave_behind(readings);
         // Fails if there is no receiver any more: the daemon is shutting down.
         let _ = done.send(runtime.block_on(read));

@@ -66,3 +66,22 @@ fn the_worst_comes_first_and_consequences_are_folded() {
     let (all, _) = findings(&fleet, None, "ipwatch", View { all: true, ..view });
     assert!(all.lines().count() > text.lines().count(), "{all}");
 }
+
+#[test]
+fn no_node_hides_what_another_says_of_the_same() {
+    let fleet = fleet(|node| {
+        let Some(Document { body: Body::Findings(findings), .. }) = node.documents.first_mut()
+        else {
+            panic!("findings")
+        };
+        if node.node == "node-1" {
+            findings.retain(|finding| finding.caused_by.is_none());
+            findings.iter_mut().for_each(|finding| finding.severity = Severity::Info);
+        }
+    });
+    let view = plain(&sample("scan.json"));
+    let (text, _) = findings(&fleet, None, "ipwatch", view);
+    assert!(text.starts_with("2 nodes   1 cause, 1 critical\n"), "{text}");
+    assert!(text.contains("node-2 +1") && text.contains(" · 2 consequences folded"), "{text}");
+    assert!(text.contains("exec -n ipwatch ipwatch-2 "), "the worse one explains it: {text}");
+}
