@@ -44,8 +44,9 @@ const FREE: [Code; 2] = [Code::IpReleasedButHeld, Code::IpConflictImminent];
 /// Codes that remove an IP from a range permanently.
 const LEAKS: [Code; 2] = [Code::IpamReservationLeaked, Code::NetnsLeaked];
 
-/// Two sources may report one moment this far apart: tasks are read every two seconds if no probe reports them.
-const APART: u64 = 2_000_000_000;
+/// Two sources may report one moment this far apart: a runtime without an event stream is asked every five seconds, and
+/// its answer takes its time.
+const APART: u64 = 7_000_000_000;
 
 /// When a finding began; 0 if it was there before it could be observed.
 fn begun(one: &Candidate) -> BootNs {
@@ -289,10 +290,11 @@ fn raise(found: &mut [Candidate]) {
     let Some(stuck) = stuck else { return };
     let (cause, since) = ((stuck.code, stuck.key.clone()), begun(stuck));
     let mut fail = false;
-    let fails =
-        |one: &&mut Candidate| one.code == Code::SandboxCrashLoop && precedes(since, one.since);
-    for candidate in found.iter_mut().filter(fails) {
-        candidate.caused_by = Some(cause.clone());
+    // Which of them follows is a question of time; that they fail meanwhile is none.
+    for candidate in found.iter_mut().filter(|one| one.code == Code::SandboxCrashLoop) {
+        if precedes(since, candidate.since) {
+            candidate.caused_by = Some(cause.clone());
+        }
         fail = true;
     }
     for candidate in found.iter_mut().filter(|one| one.code == cause.0 && fail) {

@@ -245,7 +245,7 @@ fn remediation(
     } else if leaked > 0 {
         steps.push(Step::look(
             text!(
-                "Free the {}: the finding that is the cause of this one says how. This lists them",
+                "Free the {}: the finding about the leaks says how. This lists them",
                 evidence::count(leaked, "leak")
             ),
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),

@@ -144,6 +144,7 @@ pub(super) fn what_may_be_another_nodes_is_unknown() {
     assert!(!found.iter().any(|one| one.code == Code::IpamReservationLeaked), "{found:#?}");
     let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
     assert!(range.evidence[0].text.contains("5 of 5 taken, 0 of them leaked"), "{range:#?}");
+    assert_eq!(range.severity, Severity::Critical, "what other nodes need is not known here");
     assert!(range.remediation[1].line().contains("other nodes are unknown"), "{range:#?}");
 }
 

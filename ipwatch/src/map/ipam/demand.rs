@@ -62,12 +62,16 @@ impl RangeEntry {
 }
 
 impl NodeMap {
-    /// Whether something indicates that the IPs of a range do not suffice: its usage has grown within the last hour,
-    /// the IPAM plugin has failed an ADD, or IPs of it are leaked, or up without a reservation.
+    /// Whether the IPs of a range may not suffice: its usage has grown within the last hour, the IPAM plugin has failed an
+    /// ADD, or IPs of it are leaked, or up without a reservation. It is also assumed where this cannot be known: if runs of
+    /// plugins are not seen, if no runtime can judge what is leaked, or if other nodes take IPs of it.
     #[must_use]
     pub fn is_wanted(&self, range: &RangeEntry, leaked: usize, now: BootNs) -> bool {
         range.level() > Level::Enough
             && (leaked > 0
+                || range.is_of_the_cluster()
+                || (is_freed_by_cni(&range.range.store)
+                    && !(self.sight().calls && self.runtimes_judge()))
                 || self.has_grown(range, now)
                 || self.has_refused(range)
                 || self.held_in(range).0 > 0)
@@ -78,8 +82,10 @@ impl NodeMap {
         if !is_freed_by_cni(&range.range.store) {
             return false;
         }
-        // While the usage was not observed for long enough, the newest reservation counts.
+        // It may have been as full before: that it fills again is growth. While the usage was not observed for long
+        // enough, the newest reservation counts.
         range.growth.is_recent(now)
+            || range.time_left(now).is_some()
             || (!range.growth.covers(now)
                 && self
                     .reserved_in(range)
