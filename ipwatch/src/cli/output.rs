@@ -31,10 +31,7 @@ impl Out {
         let color = match global.color {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
-            ColorChoice::Auto => {
-                let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-                !unwanted && io::stdout().is_terminal()
-            }
+            ColorChoice::Auto => wants_colour(),
         };
         Self {
             format: global.format(),
@@ -47,8 +44,7 @@ impl Out {
 
     /// Without the options of `ipwatch`: for the plugin of kubectl.
     pub(super) fn of(format: Format) -> Self {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let color = !unwanted && io::stdout().is_terminal();
+        let color = wants_colour();
         let ascii = !is_utf8(|name| std::env::var_os(name));
         Self { format, headers: true, paint: Paint(color), width: width(), ascii }
     }
@@ -122,6 +118,12 @@ impl Out {
     pub(super) fn is_ascii(&self) -> bool {
         self.ascii
     }
+}
+
+/// Whether stdout is a terminal on which colours are not unwanted (`NO_COLOR`).
+fn wants_colour() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    !unwanted && io::stdout().is_terminal()
 }
 
 /// Width of the terminal in columns, if stdout is a terminal that reports it.

@@ -73,11 +73,6 @@ impl Workload {
         self.owners.forget(id, owner);
     }
 
-    /// The cached results of plugins.
-    pub(super) fn attached(&self) -> impl Iterator<Item = &Attachment> {
-        self.attachments.values().map(|(attachment, _)| attachment)
-    }
-
     /// Every netns that this sandbox is known to have.
     pub(super) fn netns_of(&self, sandbox: &str) -> impl Iterator<Item = NetnsId> {
         self.owners.netns_of(sandbox)

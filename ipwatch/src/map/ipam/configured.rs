@@ -43,7 +43,7 @@ impl NodeMap {
         !more
             && !named(name)
             && !all.values().any(|(network, _)| network.elsewhere)
-            && self.workload.attached().any(|attachment| {
+            && self.workload.attachments().any(|attachment| {
                 named(&attachment.network)
                     && matches!(self.verdict_on(&attachment.container_id), SandboxVerdict::Lives)
             })
