@@ -1,3 +1,5 @@
+pub(super) mod apiserver;
+
 use std::collections::BTreeSet;
 
 use crate::finding::{Change, ChangeKind, Code, Finding, Status, Subject};

@@ -2,17 +2,12 @@
 //! use a real kube-apiserver.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use hyper::http::request::Parts;
 use serde_json::{Value as Json, json};
-use tokio::net::TcpListener;
 
 use super::*;
-use crate::sinks::tests::{resolved, updated};
+use crate::sinks::tests::{apiserver, resolved, updated};
 
 /// Bounds a wait; no test depends on the real duration.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,20 +30,9 @@ impl Cluster {
         let cluster = Self::default();
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
         cluster.state().conditions.push(ready);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let served = cluster.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let cluster = served.clone();
-                let service = hyper::service::service_fn(move |request| {
-                    let cluster = cluster.clone();
-                    async move { Ok::<_, Infallible>(cluster.answer(request).await) }
-                });
-                let serving = hyper::server::conn::http1::Builder::new();
-                tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
-            }
-        });
+        let answer = move |parts, said| std::future::ready(served.answer(&parts, &said));
+        let url = apiserver::serve(answer).await;
         (cluster, url)
     }
 
@@ -56,24 +40,20 @@ impl Cluster {
         self.0.lock().unwrap()
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (parts, body) = request.into_parts();
+    fn answer(&self, parts: &Parts, said: &Json) -> (u16, Json) {
         assert_eq!(parts.method, "PATCH");
         assert_eq!(parts.uri.path(), "/api/v1/nodes/node-17/status");
         assert_eq!(parts.headers["content-type"], "application/strategic-merge-patch+json");
-        let said: Json = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
         let patch = said["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let mut state = self.state();
         state.asked.push(patch.clone());
-        let (code, object) = match state.refusals.pop_front() {
+        match state.refusals.pop_front() {
             Some(code) => (code, json!({"kind": "Status", "message": "no, says \u{1b}[2J it"})),
             None => {
                 merge(&mut state.conditions, patch);
                 (200, json!({"kind": "Node", "status": {"conditions": state.conditions}}))
             }
-        };
-        let body = Full::new(Bytes::from(object.to_string()));
-        Response::builder().status(code).body(body).unwrap()
+        }
     }
 
     /// The condition `PodIPHeld`, once it fits.
@@ -122,15 +102,7 @@ fn pace() -> Pace {
 
 /// The sink with this server.
 fn run(url: &str, pace: Pace) -> (Conditions, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config");
-    let config = format!(
-        "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
-         clusters: [{{name: c, cluster: {{server: \"{url}\"}}}}]\n\
-         users: [{{name: u, user: {{token: canary}}}}]\n"
-    );
-    std::fs::write(&path, config).unwrap();
-    let door = Credentials::Kubeconfig(path);
+    let (door, dir) = apiserver::credentials(url);
     (Conditions::at_pace(door, "node-17".into(), pace).unwrap(), dir)
 }
 
@@ -144,6 +116,23 @@ fn blind(code: Code) -> Sight {
 
 fn is(status: &'static str) -> impl Fn(&Json) -> bool {
     move |one| one["status"] == status
+}
+
+/// Waits until the sink has this status and says this, which is after the server has answered. Returns all it says.
+async fn stands(sink: &Conditions, status: SourceStatus, says: &str) -> String {
+    let wait = async {
+        loop {
+            let (now, detail) = sink.standing();
+            if now == status && detail.contains(says) {
+                return detail;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, wait).await {
+        Ok(detail) => detail,
+        Err(_) => panic!("never {says:?}: {:?}", sink.standing()),
+    }
 }
 
 #[tokio::test]
@@ -260,20 +249,12 @@ async fn a_server_that_fails_or_refuses_is_asked_again_and_that_is_said() {
     let (sink, _dir) = run(&url, pace());
     sink.judge(clear);
     sink.publish(&updated(ID).finding);
-    cluster.until(is("True")).await;
-    let (status, detail) = sink.standing();
-    assert_eq!((status, sink.counters().failures), (SourceStatus::Active, 4), "{detail}");
-    assert!(detail.contains("PodIPHeld True, PodIPConflict False"), "{detail}");
+    stands(&sink, SourceStatus::Active, "PodIPHeld True, PodIPConflict False").await;
+    assert_eq!(sink.counters().failures, 4);
     cluster.state().refusals = std::iter::repeat_n(403, 10_000).collect();
     sink.publish(&resolved(ID).finding);
-    let wait = async {
-        while sink.standing().0 == SourceStatus::Active {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap();
-    let detail = sink.standing().1;
-    assert!(detail.contains("1 waiting") && detail.contains("403"), "{detail}");
+    let detail = stands(&sink, SourceStatus::Degraded, "1 waiting").await;
+    assert!(detail.contains("403"), "{detail}");
     assert!(!detail.contains('\u{1b}') && !detail.contains("canary"), "{detail}");
     assert_eq!(sink.shutdown().await.count.dropped, 1);
 }

@@ -2,20 +2,15 @@
 //! then deleted. The end-to-end tests use a real kube-apiserver.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::Method;
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 use super::*;
-use crate::sinks::tests::{opened, resolved, updated};
+use crate::sinks::tests::{apiserver, opened, resolved, updated};
 
 /// Bounds a wait; no test depends on the real duration.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,20 +33,12 @@ struct Cluster(Arc<Mutex<State>>);
 impl Cluster {
     async fn start() -> (Self, String) {
         let cluster = Self::default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let served = cluster.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let cluster = served.clone();
-                let service = hyper::service::service_fn(move |request| {
-                    let cluster = cluster.clone();
-                    async move { Ok::<_, Infallible>(cluster.answer(request).await) }
-                });
-                let serving = hyper::server::conn::http1::Builder::new();
-                tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
-            }
-        });
+        let answer = move |parts, said| {
+            let cluster = served.clone();
+            async move { cluster.answer(&parts, said).await }
+        };
+        let url = apiserver::serve(answer).await;
         (cluster, url)
     }
 
@@ -59,17 +46,13 @@ impl Cluster {
         self.0.lock().unwrap()
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let (parts, body) = request.into_parts();
-        assert_eq!(parts.headers["authorization"], "Bearer canary");
-        let said: Value =
-            serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
-        let (code, object) = self.answer_to(&parts, said);
+    async fn answer(&self, parts: &Parts, said: Value) -> (u16, Value) {
+        assert_eq!(parts.headers["authorization"], format!("Bearer {}", apiserver::TOKEN));
+        let answer = self.answer_to(parts, said);
         while self.state().held {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let body = Full::new(Bytes::from(object.to_string()));
-        Response::builder().status(code).body(body).unwrap()
+        answer
     }
 
     fn answer_to(&self, parts: &Parts, said: Value) -> (u16, Value) {
@@ -132,15 +115,8 @@ fn pace() -> Pace {
 
 /// The sink with this server.
 fn run(url: &str, pace: Pace) -> (Events, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("config");
-    let config = format!(
-        "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
-         clusters: [{{name: c, cluster: {{server: \"{url}\"}}}}]\n\
-         users: [{{name: u, user: {{token: canary}}}}]\n"
-    );
-    std::fs::write(&path, config).unwrap();
-    (Events::at_pace(Credentials::Kubeconfig(path), "node-17".into(), pace), dir)
+    let (door, dir) = apiserver::credentials(url);
+    (Events::at_pace(door, "node-17".into(), pace), dir)
 }
 
 async fn counted(events: &Events, fits: impl Fn(&Counters) -> bool) {
