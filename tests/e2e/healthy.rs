@@ -285,7 +285,7 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
 #[track_caller]
 fn quiet(lab: &Lab, daemon: &Daemon, follower: &Follower, (cycles, made): (usize, &AtomicUsize)) {
     let mut changes = follower.changes_seen();
-    changes.retain(|change| !is_elsewhere(lab, change));
+    changes.retain(|change| !never::is_elsewhere(lab, change));
     let logged = never::logged(lab, daemon);
     if changes.is_empty() && logged.is_none() {
         return;
@@ -294,14 +294,6 @@ fn quiet(lab: &Lab, daemon: &Daemon, follower: &Follower, (cycles, made): (usize
         changes.iter().map(|change| change["finding"]["id"].to_string()).collect();
     lead::healthy(cycles, made.load(Ordering::Relaxed), ids.len().max(1));
     panic!("after {cycles} cycles: {logged:?} {changes:#?}");
-}
-
-/// Whether a change is about others on this machine, who may run tests too: another IP, or files of another lab.
-fn is_elsewhere(lab: &Lab, change: &Value) -> bool {
-    let subject = &change["finding"]["subject"];
-    let elsewhere =
-        subject["ip"].is_string() || change["finding"]["holders"].to_string().contains("/tmp/iw");
-    elsewhere && !never::is_about(lab, change)
 }
 
 /// Checks that the map has all living pods and none of those that ended.

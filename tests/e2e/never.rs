@@ -115,6 +115,14 @@ pub(crate) fn is_about(lab: &Lab, change: &Value) -> bool {
     lab.owns(&finding["subject"].to_string()) || lab.owns(&finding["holders"].to_string())
 }
 
+/// Whether a change is about others on this machine, who may run tests too: another IP, or files of another lab.
+pub(crate) fn is_elsewhere(lab: &Lab, change: &Value) -> bool {
+    let subject = &change["finding"]["subject"];
+    let elsewhere =
+        subject["ip"].is_string() || change["finding"]["holders"].to_string().contains("/tmp/iw");
+    elsewhere && !is_about(lab, change)
+}
+
 fn a_frozen_pod(lab: &Lab) {
     let containerd = Containerd::shared(lab);
     let watch = Watch::of(lab, &containerd);

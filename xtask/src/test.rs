@@ -51,6 +51,8 @@ struct Wanted<'a> {
     repeat: Option<&'a str>,
     /// Includes tests that take long and rarely find something new.
     long: bool,
+    /// The end-to-end tests on this host run the release build.
+    release: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -61,6 +63,10 @@ impl<'a> Wanted<'a> {
             rest = match rest {
                 ["--long", rest @ ..] => {
                     wanted.long = true;
+                    rest
+                }
+                ["--release", rest @ ..] => {
+                    wanted.release = true;
                     rest
                 }
                 ["--only", part, rest @ ..] => {
@@ -77,7 +83,7 @@ impl<'a> Wanted<'a> {
                 }
                 _ => bail!(
                     "usage: cargo xtask test [--only unit|instructions|e2e|vm|systemd|arm64|FILTER]... [--cycles NUMBER] \
-                     [--repeat NUMBER] [--long]"
+                     [--repeat NUMBER] [--long] [--release]"
                 ),
             }
         }
@@ -111,6 +117,9 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     setup::need_root("testing end to end")?;
     let binaries = phases.run("build: end-to-end tests", build::for_tests)?;
     if wants("e2e") || !filters.is_empty() {
+        let shipped =
+            wanted.release.then(|| phases.run("build: as it ships", || binaries.shipped()));
+        let binaries = shipped.transpose()?.unwrap_or_else(|| binaries.clone());
         on_this_host(&binaries, &filters, wanted, tally, phases)?;
     }
     let systemd = only.contains(&"systemd") || (wanted.long && only.is_empty());
@@ -200,11 +209,11 @@ fn on_this_host(
     tally.add(&phases.run("end to end on this host", || {
         count_and(e2e().args(filters).args(elsewhere), |line| figures.read(line))
     })?);
-    // README has the leads of ten runs.
-    if wanted.repeat.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number >= 10)
-        && tally.failed == 0
-    {
-        figures.keep(true, &Origin::here()?)?;
+    // README has the leads of ten runs, and docs the long healthy runs of the release build.
+    let ten = wanted.repeat.and_then(|number| number.parse().ok()).is_some_and(|n: u32| n >= 10);
+    let is_long = wanted.cycles.is_some() && wanted.release;
+    if (ten || is_long) && tally.failed == 0 {
+        figures.keep(ten, &Origin::here()?)?;
     }
     if filters.is_empty() {
         tally.add(&phases.run("end to end on this host, without probes", || {
