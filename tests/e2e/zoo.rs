@@ -223,7 +223,7 @@ fn devices(lab: &Lab, zoo: &Zoo<'_>) {
     let netns = Netns::new(lab, "devices");
     let own = lab.cidr(110);
     let v6 = "fd00:5a00::110/64";
-    for n in 0_u8.. {
+    for n in (0..=u8::MAX).cycle() {
         let host = netns.veth_to_host();
         netns.add_address(&own, "eth0");
         for _ in 0..5 {
