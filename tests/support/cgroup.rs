@@ -193,7 +193,15 @@ impl Freezer {
     }
 
     /// Moves a process into the group and waits until the kernel reports it as frozen.
+    ///
+    /// Runtimes report a container as started shortly before its execve. Within that, a thread waits for the others
+    /// to end (`de_thread`), which frozen ones never do: the group is not frozen before it is thawed.
     pub fn freeze(&self, pid: u32) {
+        let is_runc = || {
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+            comm.is_ok_and(|comm| comm.starts_with("runc:"))
+        };
+        until("the container's program runs", 10, || !is_runc());
         fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("move into the cgroup");
         set_frozen(&self.dir, self.v2, true);
         until("the cgroup is frozen", 10, || self.is_frozen());
