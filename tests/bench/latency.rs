@@ -60,7 +60,7 @@ const RUNS: usize = 9;
 /// (`ipwatch/benches/bare_ring.rs`), alternately. The load is 500 runs of a CNI plugin, each of which makes two events
 /// that the kernel half reports at once on every kernel: processes that end soon are not reported at all.
 pub(crate) fn of_events(lab: &Lab) {
-    let Some(reader) = std::env::var_os("IPWATCH_BENCH_BARE") else {
+    let Some(reader) = std::env::var_os("BENCH_BARE") else {
         println!("no bare reader: `cargo xtask bench` builds it");
         return;
     };

@@ -44,7 +44,7 @@ pub(crate) fn run(words: &[&str]) -> Result<()> {
         let mut command = Command::new(program);
         command.env("IPWATCH_BIN", &ipwatch).env("IPWATCH_TEST_CRI", &cri).args(["--jobs", "1"]);
         command.env("IPWATCH_TEST_KUBERNETES", &kubernetes);
-        command.envs(bare.iter().map(|path| ("IPWATCH_BENCH_BARE", path)));
+        command.envs(bare.iter().map(|path| ("BENCH_BARE", path)));
         command.envs(before.iter().map(|path| ("IPWATCH_BENCH_BEFORE", path)));
         command
     };

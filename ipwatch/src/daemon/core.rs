@@ -227,11 +227,10 @@ impl Core {
         self.engine.apply(batch);
         self.scrape.facts += batch.len() as u64;
         self.memory.worked(batch.len(), clock::now());
-        // The facts of a dump carry the time at which it began; only single events show the latency.
-        if let [fact] | [fact, ..] = batch
-            && fact.origin == Origin::Probe
-        {
-            self.latency.record(clock::now().since(fact.at));
+        // The facts of a dump carry the time at which it began; only those of probes show the latency.
+        let now = clock::now();
+        for fact in batch.iter().filter(|fact| fact.origin == Origin::Probe) {
+            self.latency.record(now.since(fact.at));
         }
     }
 
