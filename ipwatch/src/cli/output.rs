@@ -56,6 +56,7 @@ impl Out {
             wide: self.format == Format::Wide,
             headers: self.headers,
             all,
+            asked: true,
             pods: false,
             paint: self.paint,
             width: self.width,

@@ -83,7 +83,7 @@ const TROUBLES: &[Trouble] = &[
     },
     Trouble {
         says: &[&["duplicate address"], &["duplicate use of"], &["address conflict"]],
-        means: "two have one IP on a link",
+        means: "two hosts on a link have one IP",
         codes: &[Code::IpDuplicate, Code::NeighbourConflict],
     },
     Trouble {
@@ -102,12 +102,12 @@ const TROUBLES: &[Trouble] = &[
             &["failed to destroy network for sandbox"],
             &["failed to teardown pod", "network"],
         ],
-        means: "the network of a sandbox cannot be given back",
+        means: "the network of a sandbox cannot be released",
         codes: &[Code::CniDelFailing, Code::CniDelHitsSuccessor, Code::IpamStoreUnreadable],
     },
     Trouble {
         says: &[&["waiting to become leader"], &["overlappingrangeipreservation error"]],
-        means: "Whereabouts does not get at its reservations in the API server, or not in time",
+        means: "Whereabouts cannot reach its reservations in the API server, or not in time",
         codes: &[Code::SandboxCrashLoop, Code::IpamReservationLeaked],
     },
     Trouble {

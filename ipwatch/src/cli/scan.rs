@@ -2,6 +2,7 @@
 
 use super::args::{Global, Replay, Scan};
 use super::output::Out;
+use super::view::View;
 use super::{Failure, Outcome, daemon};
 use crate::contract::{Body, Document};
 use crate::daemon::ScanOptions;
@@ -10,14 +11,19 @@ use crate::finding::Status;
 pub(super) fn scan(global: &Global, out: &Out, scan: Scan) -> Result<Outcome, Failure> {
     let config = daemon::config(global, &scan.configured)?;
     let document = crate::daemon::scan(&config, ScanOptions { grace: scan.grace })?;
-    out.document(&document, scan.all)?;
+    print(out, &document, scan.all)?;
     Ok(outcome(&document))
 }
 
 pub(super) fn replay(out: &Out, replay: &Replay) -> Result<Outcome, Failure> {
     let document = crate::daemon::replay(&replay.file)?;
-    out.document(&document, replay.all)?;
+    print(out, &document, replay.all)?;
     Ok(Outcome::Fine)
+}
+
+fn print(out: &Out, document: &Document, all: bool) -> Result<(), Failure> {
+    let view = View { all, asked: false, ..out.view(document) };
+    out.raw(out.render(document, view)?.as_bytes())
 }
 
 /// Whether any finding is open.

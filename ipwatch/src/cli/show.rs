@@ -83,6 +83,7 @@ fn plain(document: &Document) -> View {
         wide: false,
         headers: true,
         all: false,
+        asked: true,
         pods: false,
         width: None,
         ascii: false,

@@ -226,8 +226,18 @@ mod tests {
     fn view(width: usize) -> View {
         let document = crate::cli::show::sample("scan.json");
         let now = crate::cli::text::Now::of(&document);
-        let (wide, headers, all, pods, ascii) = (false, true, false, false, true);
-        View { now, wide, headers, all, pods, ascii, width: Some(width), paint: Paint(false) }
+        let (wide, headers, all, asked, pods, ascii) = (false, true, false, true, false, true);
+        View {
+            now,
+            wide,
+            headers,
+            all,
+            asked,
+            pods,
+            ascii,
+            width: Some(width),
+            paint: Paint(false),
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) struct View {
     pub(super) headers: bool,
     /// Show consequences and resolved findings, or loopback and link-local addresses, as well.
     pub(super) all: bool,
+    /// A daemon answered, so that it can explain a finding by its id.
+    pub(super) asked: bool,
     /// Show addresses by pod.
     pub(super) pods: bool,
     pub(super) paint: Paint,

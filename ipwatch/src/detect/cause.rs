@@ -139,7 +139,10 @@ impl<'a> Cause<'a> {
                 Step::advice(text!("If it is lost for good, drain and reboot the node.")),
             ],
             Cause::PidNamespace => {
-                vec![Step::advice(text!("Free the task it waits for: that one is the cause."))]
+                vec![Step::advice(text!(
+                    "Free the process that it waits for, one of the same pid namespace: it is the cause, and has its own \
+                     finding if it holds the IP too."
+                ))]
             }
             Cause::CoreDump => {
                 vec![Step::advice(text!(
@@ -255,9 +258,8 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     // The control files are not mounted, or not visible from here.
     if fs.waiting.is_none() {
         let what = text!(
-            "abort its requests, which ends every process that waits for it, and this mount for everybody. Its \
-             control file is {}/abort in /sys/fs/fuse/connections (mount fusectl first if that is empty). Write to \
-             it only while pid {} still waits and {}/waiting is not 0.",
+            "abort its requests: they fail, killed processes exit, and this mount stops working for everybody. Its control \
+             file is {}/abort in /sys/fs/fuse/connections (mount fusectl first if that is empty). Write to it only while pid {} still waits and {}/waiting is not 0.",
             fs.minor,
             task.pid,
             fs.minor
@@ -272,7 +274,7 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
         back,
         Step::change(
             text!(
-                "abort its requests, which ends every process that waits for it, and this mount for everybody"
+                "abort its requests: they fail, killed processes exit, and this mount stops working for everybody"
             ),
             guard::is_same_task(task).and(waits).and(abort),
         ),

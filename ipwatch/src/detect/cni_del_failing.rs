@@ -148,16 +148,39 @@ fn candidate(
     })
 }
 
-fn remediation(map: &NodeMap, id: &str, is_found: Command) -> Vec<Step> {
-    let log = ["-u", "containerd", "-u", "crio", "-u", "kubelet", "-g", "failed [(]delete[)]"];
-    vec![
-        Step::look(text!("Read the plugin's error"), Command::new("journalctl").owns(&log)),
-        evidence::remove_sandbox(
+/// Removing the sandbox runs DEL, and ends the pod if it still runs: a command only where the runtime has said that it
+/// does not.
+fn again(map: &NodeMap, id: &str, is_found: Command) -> Step {
+    match map.verdict_on(id) {
+        SandboxVerdict::Dead(_) => evidence::remove_sandbox(
             map,
             text!("Once the cause is fixed, run DEL again"),
             is_found,
             id,
         ),
+        _ => Step::advice(text!(
+            "Once the cause is fixed, the runtime runs DEL again when its sandbox is removed. Remove it by hand only if \
+             the runtime says that it is NotReady: ipwatch explain cni-del-failing has the command."
+        )),
+    }
+}
+
+fn remediation(map: &NodeMap, id: &str, is_found: Command) -> Vec<Step> {
+    let log = [
+        "--since",
+        "-1h",
+        "-u",
+        "containerd",
+        "-u",
+        "crio",
+        "-u",
+        "kubelet",
+        "-g",
+        "failed [(]delete[)]",
+    ];
+    vec![
+        Step::look(text!("Read the plugin's error"), Command::new("journalctl").owns(&log)),
+        again(map, id, is_found),
         Step::never(&text!("force-remove the sandbox; DEL is then never run for it")),
     ]
 }

@@ -129,7 +129,7 @@ fn remediation(
         ),
         kubernetes::delete_pod(
             text!(
-                "Then delete the pod, if it is still this one: its controller creates another one"
+                "Then delete the pod, if it is still this one: its controller, if it has one, creates another one"
             ),
             is_found,
             [&del.pod.namespace, &del.pod.name],

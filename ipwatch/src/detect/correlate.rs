@@ -87,6 +87,7 @@ pub(super) fn fold(map: &NodeMap, now: BootNs, thresholds: &Thresholds, found: &
             agent.map(|key| (Code::MountLeakBlocksRemoval, key.clone()))
         });
     }
+    raise_agents(found);
     fold_releases(found);
     fold_conflicts(found);
     fold_duplicates(found, &roots, &duplicates);
@@ -120,6 +121,20 @@ fn raise_held(found: &mut [Candidate], duplicates: &[(usize, [NetnsKey; 2])]) {
         if netns_key(candidate).is_some_and(|netns| free.contains(&netns)) {
             candidate.severity = Severity::Critical;
         }
+    }
+}
+
+/// Raises an agent whose mounts hold netns to the severity of the worst of them: only the agent's finding pages.
+fn raise_agents(found: &mut [Candidate]) {
+    let mut worst: BTreeMap<String, Severity> = BTreeMap::new();
+    for one in found.iter() {
+        if let Some((Code::MountLeakBlocksRemoval, key)) = &one.caused_by {
+            let severity = worst.entry(key.clone()).or_insert(one.severity);
+            *severity = one.severity.max(*severity);
+        }
+    }
+    for one in found.iter_mut().filter(|one| one.code == Code::MountLeakBlocksRemoval) {
+        one.severity = worst.get(&one.key).map_or(one.severity, |worst| one.severity.max(*worst));
     }
 }
 

@@ -102,8 +102,10 @@ fn remediation(netns: &Netns, link: &Link, is_found: Command) -> Vec<Step> {
             Command::new("ipwatch").owns(&["query", "netns"]).number(inode).owns(&["-o", "tree"]),
         ));
     }
-    let what =
-        text!("To move the device to the node at once; it arrives down and without addresses");
+    let what = text!(
+        "Or move the device to the node at once. It arrives down and without addresses; if the node has a device of \
+             that name, append: name NEW"
+    );
     match out(netns, link) {
         Some(out) => steps.push(Step::change(what, is_found.and(out))),
         None => steps.push(Step::advice(what.then(&Text::own(

@@ -150,11 +150,11 @@ fn remediation(missing: &MissingEndpoint<'_>, uid: Option<&str>, is_found: Comma
                  Remove one only while this shows it as NotReady, never the one that is Ready (ipwatch explain \
                  endpoint-missing has the command)"
             ),
-            Command::new("crictl").own("pods").word("--name={}", &[value(pod)]),
+            Command::new("crictl").own("pods").word("--name=^{}$", &[value(pod)]),
         ),
         kubernetes::delete_pod(
             text!(
-                "Then delete the pod, if it is still this one: its controller creates another one"
+                "Then delete the pod, if it is still this one: its controller, if it has one, creates another one"
             ),
             is_found,
             [namespace, pod],

@@ -145,8 +145,8 @@ fn remediation(map: &NodeMap, pod: &Netns, ifindex: u32, own: Option<IpAddr>) ->
         steps.push(Step::look(text!("With Calico the node must have this route"), route));
     }
     steps.push(Step::advice(text!(
-        "If the node's end of the pair or its route is gone, the CNI removed it. Delete the pod only while it is \
-         still gone; its controller creates another one."
+        "If the node's end of the pair or its route is gone, the CNI removed it. Delete the pod only while that \
+         is still missing; its controller, if it has one, creates another one."
     )));
     steps
 }

@@ -97,7 +97,7 @@ fn candidate(map: &NodeMap, one: &Duplicate, now: BootNs) -> Option<Candidate> {
     let witnessed = map.has_witness_of(first, ip) || map.has_witness_of(second, ip);
     if !witnessed {
         let text = "neither belongs to the node, to a container that a runtime knows, or to a reservation in a \
-                    store: no pod is affected";
+                    store: no pod that ipwatch knows is affected";
         proof.tell(By::Runtime, now, text);
     }
     let order = if one.is_ordered() { "came second" } else { "came at an unknown time" };
@@ -198,7 +198,7 @@ fn remediation(
     // Two untrusted netns are no reason to cordon a node.
     let mut steps: Vec<Step> = witnessed.then(cordon).into_iter().collect();
     steps.extend([
-        if one.is_ordered() { move_away(map, new, both, is_found, now) } else { find_the_newer() },
+        if one.is_ordered() { move_away(map, (ip, new), both, is_found, now) } else { find_the_newer(ip) },
         Step::look(
             text!("See both and what they share"),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).own("--reach"),
@@ -217,16 +217,18 @@ fn remediation(
 }
 
 /// If the order is unknown, no command ends a pod on a guess.
-fn find_the_newer() -> Step {
+fn find_the_newer(ip: IpAddr) -> Step {
     Step::advice(text!(
-        "Move the newer one away. Which one that is was not seen here: kubectl get pods and crictl pods show their ages."
+        "ipwatch did not see which one is newer: compare their ages (kubectl get pods, crictl pods), and delete the newer \
+         pod only if both still have {}.",
+        ip
     ))
 }
 
 /// Ends the newer holder: a pod by its uid, a container only while both still exist.
 fn move_away(
     map: &NodeMap,
-    new: &Subject,
+    (ip, new): (IpAddr, &Subject),
     [first, second]: [&Netns; 2],
     is_found: &Command,
     now: BootNs,
@@ -247,8 +249,9 @@ fn move_away(
             Step::change(what, is_found.clone().and(old).and(new).and(stop))
         }
         _ => Step::advice(text!(
-            "End the newer one ({}), or give it another IP, only while both still have this one.",
-            newcomer(map, new, second, now)
+            "Stop the newer one ({}), or give it another IP, only if both still have {}.",
+            newcomer(map, new, second, now),
+            ip
         )),
     }
 }

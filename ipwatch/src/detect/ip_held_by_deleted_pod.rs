@@ -146,7 +146,7 @@ fn remediation(map: &NodeMap, deleted: &DeletedPod<'_>, is_found: &Command) -> V
         ("docker", None) => evidence::by_its_client(what, Some("docker")),
         _ => evidence::remove_sandbox(map, what, is_found.clone(), id),
     };
-    let log = ["-u", "kubelet", "-g", "[Kk]illPod|StopPodSandbox"];
+    let log = ["--since", "-1h", "-u", "kubelet", "-g", "[Kk]illPod|StopPodSandbox"];
     vec![
         remedy::cordon(what_first, node, is_found.clone()),
         Step::look(

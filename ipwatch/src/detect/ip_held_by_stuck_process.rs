@@ -148,7 +148,7 @@ fn candidate(
         observed,
         impact: match progress {
             Some(_) => slow(ip, pod.as_ref(), container.as_ref(), throttled_to(threads)),
-            None => impact(ip, pod.as_ref(), container.as_ref()),
+            None => impact(ip, pod.as_ref(), container.as_ref(), witnessed),
         },
         remediation: match progress {
             Some(_) => vec![Step::advice(match throttled_to(threads) {
@@ -161,7 +161,7 @@ fn candidate(
                     "Wait: it ends by itself. What slows it down is mostly its cgroup's share of the CPU"
                 ),
             })],
-            None => remediation(threads, &boot.node, is_found),
+            None => remediation(threads, witnessed.then_some((&*boot.node, is_found))),
         },
         caused_by: None,
         preexisting: first.preexisting,
@@ -214,7 +214,7 @@ fn evidence(
     proof.tell(By::Netlink, newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
     if !witnessed {
         let text = "the netns belongs to no container that a runtime knows, and no store reserves its IP for it: no \
-                    pod is affected";
+                    pod of these is affected";
         proof.tell(By::Runtime, newest, text);
     }
     if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {
@@ -310,8 +310,11 @@ fn look_text(task: &TaskEntry, entry: &LookEntry) -> String {
     )
 }
 
-fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>) -> Text {
+fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>, witnessed: bool) -> Text {
     let owner = evidence::owner(pod, container, text!("the process"));
+    if !witnessed {
+        return text!("{} stays up in this netns for as long as {} cannot exit.", ip, owner);
+    }
     text!(
         "{} stays up for as long as {} cannot exit. If the IPAM frees it meanwhile, the next pod that is given {} fails \
          with \"address already in use\" or shares it.",
@@ -345,13 +348,13 @@ fn throttled_to(threads: &[(&TaskEntry, &LookEntry)]) -> Option<String> {
 }
 
 /// Steps for now, steps that free the process, and what not to do, in this order; `explain` shows them as NOW, FIX and
-/// DON'T.
-fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, is_found: Command) -> Vec<Step> {
-    let mut steps = vec![remedy::cordon(
-        text!("Start no new pod here, it may be given this IP"),
-        node,
-        is_found,
-    )];
+/// DON'T. The node and the guard are for a pod's IP only: a netns that a user made is no reason to cordon a node.
+fn remediation(threads: &[(&TaskEntry, &LookEntry)], of_pod: Option<(&str, Command)>) -> Vec<Step> {
+    let is_pods = of_pod.is_some();
+    let cordon = of_pod.map(|(node, is_found)| {
+        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node, is_found)
+    });
+    let mut steps: Vec<Step> = cordon.into_iter().collect();
     // Prefer a thread whose cause is known.
     let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));
     let known = causes.find(|(_, cause)| *cause != Cause::Other);
@@ -365,6 +368,8 @@ fn remediation(threads: &[(&TaskEntry, &LookEntry)], node: &str, is_found: Comma
         steps.extend(known.or(first).into_iter().flat_map(|(key, cause)| cause.way_out(key)));
     }
     steps.push(Step::never(&text!("kill -9; it is pending already or comes too late")));
-    steps.push(Step::never(&text!("force-delete the pod; that frees its IP for the next one")));
+    if is_pods {
+        steps.push(Step::never(&text!("force-delete the pod; that frees its IP for the next one")));
+    }
     steps
 }

@@ -88,7 +88,10 @@ fn remediation(node: &str, store: &str, ip: std::net::IpAddr, is_found: Command)
     vec![
         remedy::cordon(text!("Start no new pod here, it may be given this IP"), node, is_found),
         Step::look(
-            text!("End what holds it. This names it, and a finding of its own says how"),
+            text!(
+                "End what holds it. This names it; its own finding, if there is one, says how. Without one the pod is \
+                 healthy and needs another IP: ipwatch explain ip-released-but-held has the command"
+            ),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(ip).owns(&["-o", "tree"]),
         ),
         Step::look(

@@ -139,6 +139,16 @@ fn refusal(entry: &RangeEntry) -> (&'static str, Text) {
     }
 }
 
+/// What is started from the range: `pod`, or `container` where Docker or podman hands out the IPs.
+fn whom(entry: &RangeEntry) -> &'static str {
+    if has_no_pods(entry) { "container" } else { "pod" }
+}
+
+/// Whether the range is a network of Docker's or podman's, which the scheduler does not know.
+fn has_no_pods(entry: &RangeEntry) -> bool {
+    matches!(&*entry.range.store, store::LIBNETWORK | store::NETAVARK)
+}
+
 fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     let kind = if entry.is_by_blocks() { "pool" } else { "network" };
     let (fails, error) = refusal(entry);
@@ -158,7 +168,7 @@ fn impact(entry: &RangeEntry, free: u64, freed: u64, others: usize) -> Text {
     };
     text!(
         "{} can still start {} from {} {}{}. {}",
-        evidence::count(usize::try_from(free).unwrap_or(usize::MAX), "pod"),
+        evidence::count(usize::try_from(free).unwrap_or(usize::MAX), whom(entry)),
         if entry.is_of_the_cluster() { "in the cluster" } else { "on this node" },
         kind,
         value(&entry.range.network),
@@ -223,6 +233,8 @@ fn remediation(
     } else if entry.is_of_the_cluster() {
         let what = if entry.is_by_blocks() { "pool" } else { "network" };
         Step::advice(text!("Start no new pod in {} {}, on any node.", what, value(network)))
+    } else if has_no_pods(entry) {
+        Step::advice(text!("Start no new container in network {}.", value(network)))
     } else {
         remedy::cordon(text!("Start no new pod here"), node, is_found)
     }];
@@ -250,13 +262,19 @@ fn remediation(
             ),
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),
         ));
+    } else if has_no_pods(entry) {
+        steps.push(Step::advice(text!(
+            "No leak is known: run fewer containers in it, or make the network anew with a larger subnet."
+        )));
     } else {
         steps.push(Step::advice(text!(
             "No leak is known: run fewer pods here (kubelet's maxPods), or give the node a larger range."
         )));
     }
-    steps.push(Step::never(&text!(
-        "delete reservation files in a loop; most of them belong to running pods"
-    )));
+    if entry.range.store.starts_with(store::HOST_LOCAL) {
+        steps.push(Step::never(&text!(
+            "delete reservation files in a loop; most of them belong to running pods"
+        )));
+    }
     steps
 }

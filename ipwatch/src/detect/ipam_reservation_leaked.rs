@@ -291,7 +291,9 @@ fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize)
     let mut steps = match members {
         [one] => vec![
             Step::look(
-                text!("Ask once more whether anybody has the IP: this must name nobody"),
+                text!(
+                    "Look once more whether a netns has the IP: this must say that none of this node has it"
+                ),
                 Command::new("ipwatch").owns(&["query", "ip"]).ip(one.leak.entry.ip),
             ),
             evidence::ask_runtime(map, one.id),
@@ -301,11 +303,14 @@ fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize)
             Command::new("ipwatch").owns(&["query", "ipam"]).value(network),
         )],
     };
-    if &*members[0].leak.entry.store == store::HOST_LOCAL {
+    if members.iter().any(|one| is_fixed(one.leak.entry)) {
         let id = finding_id(Code::IpamReservationLeaked, key);
         let fix = Command::new("ipwatch").own("fix").value(&id).own("--dry-run");
         steps.push(Step::look(
-            text!("See what one command would free, each with its proof. Without --dry-run it asks, and looks at each again"),
+            text!(
+                "Show what one command would free, each with its proof. Without --dry-run it shows the same, asks, checks \
+                 each again and frees them"
+            ),
             fix,
         ));
     }
@@ -324,6 +329,16 @@ fn remediation(map: &NodeMap, key: &str, members: &[Member<'_>], omitted: usize)
          reservations of running pods"
     )));
     steps
+}
+
+/// Whether `ipwatch fix` frees such a reservation. Of Calico's it frees those that the API server has, whose keys name a
+/// block there, and not those of an etcd of Calico's own.
+fn is_fixed(entry: &ReservationEntry) -> bool {
+    match &*entry.store {
+        store::HOST_LOCAL | store::WHEREABOUTS => true,
+        store::CALICO => entry.key.starts_with("ipamblocks/"),
+        _ => false,
+    }
 }
 
 /// How to free one reservation in a store, and no other.

@@ -169,7 +169,7 @@ fn remediation(ip: IpAddr, device: Option<&str>) -> Vec<Step> {
     }
     steps.push(Step::advice(text!(
         "Take the IP from one of them. Delete the pod that came later, only while both still answer for the IP; its \
-         controller creates another one."
+         controller, if it has one, creates another one."
     )));
     steps.push(Step::never(&text!(
         "flush neighbour entries; the conflict is back with the next answer"

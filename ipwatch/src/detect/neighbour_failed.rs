@@ -119,7 +119,7 @@ fn candidate(
                 Command::new("ip").owns(&["-d", "link", "show", "dev"]).value(&device),
             ),
             Step::advice(text!(
-                "Delete the pod only if the pair's end in the pod is still down or gone; its controller creates \
+                "Delete the pod only if the pair's end in the pod is still down or gone; its controller, if it has one, creates \
                  another one."
             )),
         ],

@@ -112,8 +112,9 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
         proof.tell(By::Procfs, searched, format!("held by {}", holder_text(holder)));
     }
     if netns.held_by_kernel() {
-        let text = "no mount, fd or socket holds it, but a reference inside the kernel does: a TCP connection that \
-                    is still being closed, or an fd in flight between two processes";
+        let text = "no mount, fd or socket holds it, but a reference inside the kernel does: a network file system that \
+                    was mounted from it, a TCP connection that is still being closed, or an fd in flight between two \
+                    processes";
         proof.tell(By::Procfs, searched, text);
     }
     let ips = evidence::addresses(netns).join(", ");
@@ -177,9 +178,9 @@ fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
             ),
             Command::new("ipwatch").owns(&["query", "ip"]).ip(*ip),
         ),
-        None => Step::advice(text!(
-            "Then release its reservation with the network's own CNI DEL, not by hand."
-        )),
+        None => {
+            Step::advice(text!("No reservation of its IPs is known: nothing else has to be freed."))
+        }
     });
     steps.push(Step::never(&text!("delete the reservation while the IP is still up")));
     steps

@@ -50,7 +50,8 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
     }
     let impact = if ips.is_empty() {
         text!(
-            "No sandbox of pod {} lasts, and none gets an IP: this follows if the range is full.",
+            "No sandbox of pod {} lasts, and none gets an IP: either the range is full, or the CNI plugin fails before it \
+             assigns one.",
             value(&name)
         )
     } else {
@@ -83,7 +84,7 @@ fn candidate(map: &NodeMap, pod: &Loop, now: BootNs) -> Option<Candidate> {
         evidence: proof.done(),
         since: first.made,
         observed: map.last_listed(&pod.runtime)?,
-        impact: text!("{} One every {} s.", impact, each),
+        impact: text!("{} A new one every {} s.", impact, each),
         remediation: remediation(&pod.pod),
         caused_by: None,
         preexisting: false,
@@ -98,7 +99,7 @@ fn ips_of(map: &NodeMap, sandbox: &str) -> Vec<String> {
 
 fn remediation(pod: &PodName) -> Vec<Step> {
     let describe = Command::new("kubectl").owns(&["describe", "pod", "-n"]);
-    let log = ["-u", "containerd", "-u", "crio", "-g", "RunPodSandbox"];
+    let log = ["--since", "-1h", "-u", "containerd", "-u", "crio", "-g", "RunPodSandbox"];
     vec![
         Step::look(
             text!("Its events say why a sandbox fails"),

@@ -366,7 +366,13 @@ fn a_process_that_no_pod_has_is_information_unless_a_witness_says_more() {
         case.wants(4);
         case.killed(1_000);
         case.look(6_100, hanging());
-        case.found()[0].severity
+        let found = case.found().remove(0);
+        let is_pods = found.severity != Severity::Info;
+        let steps =
+            found.remediation.iter().map(|step| step.line().to_string()).collect::<Vec<_>>();
+        assert_eq!(steps.iter().any(|step| step.contains("cordon")), is_pods, "{steps:#?}");
+        assert_eq!(found.impact.as_str().contains("next pod"), is_pods, "{}", found.impact);
+        found.severity
     };
     assert_eq!(severity("user.slice/user-1000.slice", false), Severity::Info);
     assert_eq!(severity("user.slice/user-1000.slice", true), Severity::Warning);

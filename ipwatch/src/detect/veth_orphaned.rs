@@ -173,7 +173,10 @@ fn of_pair(link: &Link, other: &Link) -> Vec<Step> {
     vec![
         Step::look(text!("See it"), ip(&["-d", "link", "show", "dev"])),
         Step::change(
-            text!("If nobody created it on purpose, and both ends are still here and in no bridge"),
+            text!(
+                "Delete the pair only if nobody created it on purpose. This checks that both ends are still here, and \
+                 that the other end is in no bridge"
+            ),
             both.and(ip(&["link", "del", "dev"])),
         ),
     ]
@@ -182,7 +185,9 @@ fn of_pair(link: &Link, other: &Link) -> Vec<Step> {
 /// Removes the route only while the device is the same and the netns behind it does not have the IP.
 fn of_orphan(route: &OrphanRoute, link: &Link, behind: &Netns) -> Vec<Step> {
     let show = Command::new("ip").owns(&["route", "show", "dev"]).value(&link.name);
-    let what = text!("If the pod is not being set up, and the netns behind it still lacks the IP");
+    let what = text!(
+        "Delete the route only if the pod is not being set up. This checks that the netns behind it still lacks the IP"
+    );
     let del = without(route, behind).map(|without| {
         let (ip, len) = (route.to.to, route.to.prefix_len);
         let del =

@@ -30,7 +30,7 @@ impl Step {
                 Cow::Owned(Self::with(self.what.clone(), command, self.changes))
             }
             Daemon::Absent if self.changes => Cow::Owned(Self::advice(self.what.clone().then(
-                &text!(" (no command: only a daemon can say whether it is still so, and none was asked)"),
+                &text!(" (no command: it must ask the daemon first whether the finding is still open, and none was asked)"),
             ))),
             Daemon::Absent => {
                 let why = text!(" (no command: it asks the daemon, and none was asked here)");

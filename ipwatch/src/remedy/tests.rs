@@ -249,7 +249,7 @@ fn a_command_asks_the_daemon_where_it_is() {
     }
     let absent = step.asking(&Daemon::Absent).into_owned();
     assert!(absent.command.is_none() && !absent.changes, "{}", absent.line());
-    assert!(absent.what.as_str().contains("(no command: only a daemon can say"));
+    assert!(absent.what.as_str().contains("(no command: it must ask the daemon first"));
     let look = Command::new("ipwatch").owns(&["query", "ip"]).own("10.0.0.5");
     let look = Step::look(text!("See it"), look);
     assert_eq!(look.asking(&Daemon::Absent).command, None, "it cannot answer");

@@ -127,7 +127,7 @@ fn notes(finding: &Finding) -> Vec<String> {
     let container = subject.container.as_ref().filter(|container| container.name.is_some());
     notes.extend(container.map(|container| format!("container {}", card::container(container))));
     if finding.preexisting {
-        notes.push("it stood before ipwatch first looked".to_owned());
+        notes.push("it existed before ipwatch first looked".to_owned());
     }
     if finding.unjudged {
         notes.push(
@@ -179,7 +179,7 @@ fn keeper(holder: &Holder, keeps: String, at_fault: bool) -> Keeper {
     let mut stands = Vec::new();
     stands.extend(holder.mount_place().map(|place| format!("in {place}")));
     if holder.exiting == Some(true) {
-        stands.push("on its way out".to_owned());
+        stands.push("exiting".to_owned());
     }
     stands.extend(holder.state.map(state));
     Keeper { name: holder.words(), keeps, since: holder.since.clone(), stands, at_fault }

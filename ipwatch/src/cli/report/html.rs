@@ -155,7 +155,7 @@ const LEGEND: [(ItemKind, &str); 12] = [
     (ItemKind::Run, "plugin run"),
     (ItemKind::FailedRun, "failed plugin run"),
     (ItemKind::Hold, "holds the netns"),
-    (ItemKind::Exiting, "on its way out"),
+    (ItemKind::Exiting, "exiting"),
     (ItemKind::Signal, "signal"),
     (ItemKind::Seen, "seen"),
     (ItemKind::Pending, "finding opened"),

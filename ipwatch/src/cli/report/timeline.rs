@@ -240,10 +240,8 @@ impl Lanes {
         let over = finding.resolved_at.as_deref();
         for holder in &finding.holders {
             let (kind, what) = match (holder.exiting, holder.state) {
-                (Some(true), Some(state)) => {
-                    (ItemKind::Exiting, format!("on its way out, state {state}"))
-                }
-                (Some(true), None) => (ItemKind::Exiting, "on its way out".to_owned()),
+                (Some(true), Some(state)) => (ItemKind::Exiting, format!("exiting, state {state}")),
+                (Some(true), None) => (ItemKind::Exiting, "exiting".to_owned()),
                 _ => (ItemKind::Hold, "holds the netns".to_owned()),
             };
             let detail = holder.mount_place().map(|place| format!("in {place}"));

@@ -47,7 +47,9 @@ pub(in crate::cli) fn table(document: &Document, findings: &[Finding], view: Vie
     out.extend(rest(all.get(shown..).unwrap_or_default()));
     let worst = all.first().filter(|(head, _)| head.status != Status::Resolved);
     if let (true, Some((worst, _))) = (view.headers, worst) {
-        out.push_str(&format!("Next: ipwatch explain {}\n", ids.get(&worst.id)));
+        // Without a daemon only the runbook can be shown.
+        let what = if view.asked { ids.get(&worst.id) } else { worst.code.as_str() };
+        out.push_str(&format!("Next: ipwatch explain {what}\n"));
     }
     out
 }
@@ -149,7 +151,7 @@ pub(in crate::cli) fn note(finding: &Finding, relation: Option<String>, now: Now
     }
     parts.push(finding.impact.clone());
     if finding.preexisting {
-        parts.push("stood before ipwatch first looked".to_owned());
+        parts.push("existed before ipwatch first looked".to_owned());
     }
     parts.extend(finding.acked.as_ref().map(|ack| acked(ack, now)));
     parts.extend(relation);
@@ -214,6 +216,8 @@ mod tests {
             ]
         );
         assert_eq!(lines[4..], ["Next: ipwatch explain k3f9"]);
+        let scanned = shown(|_| {}, |view| View { asked: false, ..view });
+        assert!(scanned.ends_with("Next: ipwatch explain ip-held-by-stuck-process\n"), "{scanned}");
     }
 
     #[test]
@@ -225,7 +229,7 @@ mod tests {
         assert_eq!(text.matches(" · caused by k3f9").count(), 2, "{text}");
         assert!(text.contains("shop/api-0  NotReady  4026532177"), "{text}");
         assert!(text.contains("pid 977 thread 981 \"nginx\\x1b[2J\""), "{text}");
-        assert!(text.contains("seen once so far · ") && text.contains("stood before"), "{text}");
+        assert!(text.contains("seen once so far · ") && text.contains("existed before"), "{text}");
         assert!(text.ends_with("Next: ipwatch explain k3f9\n"), "{text}");
     }
 

@@ -187,7 +187,7 @@ IP         NETWORK  RESERVED FOR  KERNEL      RUNTIME  AGREE   AGE
     fn a_verdict_says_why_and_where_to_read_on() {
         let sample = sample("check.json");
         let text = document(&sample, plain(&sample));
-        let begins = "10.0.3.17  NOT FREE, in the pool of cbr0\n  net:[4026532177], that of pod shop/api-0 has it on eth0\n";
+        let begins = "10.0.3.17  NOT FREE, in the pool of cbr0\n  net:[4026532177] (pod shop/api-0) has it on eth0\n";
         assert!(text.starts_with(begins), "{text}");
         assert!(text.ends_with("ipwatch explain k3f9xq2mzt7ahw4c\n"), "{text}");
     }

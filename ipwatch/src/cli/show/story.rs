@@ -117,7 +117,7 @@ impl Story<'_> {
             Some(over) => format!("lasted {}", text::lasted(&finding.since, over)),
             None => format!("for {}", view.now.age(Some(&finding.since))),
         };
-        let before = if finding.preexisting { ", stood before ipwatch first looked" } else { "" };
+        let before = if finding.preexisting { ", existed before ipwatch first looked" } else { "" };
         self.line(
             "WHAT",
             &format!(
@@ -303,7 +303,7 @@ mod tests {
              (ipwatch explain p81c)\n",
             "       r7d2 warn ip-held-by-dead-sandbox: 10.0.3.17 of shop/api-0, held by pid 812 java +1 \
              (ipwatch explain r7d2)\n",
-            "NOW    Start no new pod here, it may be given this IP (no command: only a daemon can say",
+            "NOW    Start no new pod here, it may be given this IP (no command: it must ask the daemon first",
             "FIX    Make pid 71 (\"s3fs\") answer for \"/data\" again, or\n",
             "       abort its requests",
             "everybody:\n         grep -qE",

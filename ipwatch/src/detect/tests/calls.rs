@@ -158,6 +158,11 @@ pub(super) fn a_del_that_fails_twice_while_its_ip_is_reserved_is_told() {
     let [found] = case.then(20_200).try_into().unwrap();
     assert_eq!((found.code, found.subject.ip), (Code::CniDelFailing, Some(ip(5))));
     assert!(found.evidence.iter().any(|item| item.text.contains("permission denied")));
+    let removes =
+        |found: &Candidate| found.remediation.iter().any(|step| step.line().contains("rmp"));
+    assert!(!removes(&found), "its runtime does not say that it is dead");
+    case.list(20_300, not_ready());
+    assert!(case.then(21_000).iter().any(removes));
     case.call(30_000, 502, CniCommand::Del, ID);
     case.call_ended(30_100, 502, 0);
     assert_eq!(case.codes_at(30_101), []);

@@ -8,7 +8,7 @@ use crate::fact::{Attachment, CniCall, CniCommand, Reservation, Scope};
 
 impl Case {
     /// ipwatch starts, and host-local does not have the IP of a pod whose cached result names its network.
-    fn unreserved(ms: u64) -> Self {
+    pub(super) fn unreserved(ms: u64) -> Self {
         let mut case = Self::with_runtime();
         case.at(1, Observation::Sight(SEEN));
         case.source("host-local", SourceStatus::Active);

@@ -203,7 +203,7 @@ fn both_sides_are_named_by_what_a_person_can_look_up() {
     let found = detect(&case.0, case.0.now().plus(6_000 * MS), &Thresholds::default());
     let found = found.into_iter().find(|one| one.code == Code::IpDuplicate).unwrap();
     let text = lines(&found);
-    let newer = "End the newer one (netns \"/run/netns/vm7\", pid 7007 ";
+    let newer = "Stop the newer one (netns \"/run/netns/vm7\", pid 7007 ";
     assert!(text.contains(newer), "{text}");
     let impact = found.impact.as_str();
     assert!(impact.contains("and in netns \"/run/netns/vm7\", which came second"), "{impact}");

@@ -403,6 +403,13 @@ fn a_range_that_is_full_quotes_the_error_of_its_own_ipam() {
         let found = case.found();
         let range = found.iter().find(|one| one.code == Code::IpamRangeExhausting).unwrap();
         assert!(range.impact.as_str().ends_with(error), "{store}: {}", range.impact);
+        // The scheduler gives no containers of Docker's or podman's to this node.
+        let of_pods = matches!(store, "host-local" | "whereabouts");
+        let whom = if of_pods { "0 pods" } else { "0 containers" };
+        assert!(range.impact.as_str().starts_with(whom), "{store}: {}", range.impact);
+        let says = |what| range.remediation.iter().any(|step| step.line().contains(what));
+        assert_eq!(says("cordon"), store == "host-local", "{store}");
+        assert_eq!(says("reservation files"), store == "host-local", "{store}");
     }
 }
 

@@ -104,6 +104,32 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
     assert!(!case.codes().contains(&Code::MountLeakBlocksRemoval), "{:?}", case.codes());
 }
 
+/// Only the agent's finding pages, so it is as severe as what the agent keeps.
+#[test]
+fn an_agent_that_keeps_an_ip_which_others_can_be_given_is_critical() {
+    let severity = |is_reserved: bool| {
+        let mut case = if is_reserved { Case::with_runtime() } else { Case::unreserved(100) };
+        let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
+        case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
+        case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
+        case.empty(1_100);
+        case.list(1_200, Vec::new());
+        case.wants(32_000);
+        case.at(32_100, leftover(false));
+        let ids = vec![APP.into()];
+        case.at(32_100, Observation::ContainerMountsSearched { ids, complete: true });
+        case.at(32_100, Observation::HoldersSearched { netns: POD, complete: true });
+        case.searched(33_000, &[mount_of("/host/run/netns/cni-1", 5, 40)]);
+        let found = case.found();
+        let agent = found.iter().find(|one| one.code == Code::MountLeakBlocksRemoval).unwrap();
+        let leaked = found.iter().find(|one| one.code == Code::NetnsLeaked).unwrap();
+        assert_eq!(leaked.severity, agent.severity);
+        agent.severity
+    };
+    assert_eq!(severity(true), Severity::Warning);
+    assert_eq!(severity(false), Severity::Critical);
+}
+
 /// An agent that mounts `/` copies every mount of a netns. If the netns is still mounted elsewhere too, the agent is
 /// not the cause of the leak.
 #[test]

@@ -109,7 +109,7 @@ impl NodeMap {
         let pod = self.sandbox_of(netns.id).1;
         let pod = pod.and_then(|pod| Some(format!("pod {}/{}", pod.namespace?, pod.name?)));
         let name = name(netns);
-        let whose = pod.map(|pod| format!(", that of {pod}")).unwrap_or_default();
+        let whose = pod.map(|pod| format!(" ({pod})")).unwrap_or_default();
         let dying = if netns.dying.is_some() { ", which is being torn down" } else { "" };
         format!("{name}{whose} has it{device}{dying}")
     }

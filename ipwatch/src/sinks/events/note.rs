@@ -142,14 +142,14 @@ pub(in crate::sinks) fn message(finding: &Finding) -> String {
     parts.push(finding.impact.clone());
     let mut parts: Vec<String> =
         parts.iter().map(|part| cut(before_command(&escape(part)), PART)).collect();
-    let explain = format!("On the node: ipwatch explain {}", finding.id);
+    parts.push(format!("On the node: ipwatch explain {}.", finding.id));
+    // A command is last, so that nothing is pasted with it.
     if let Some(step) = finding.advice().first() {
         const NEXT: &str = "Next: ";
-        let told: usize = parts.iter().chain([&explain]).map(|part| part.len() + 1).sum();
+        let told: usize = parts.iter().map(|part| part.len() + 1).sum();
         let most = MOST.saturating_sub(told).min(PART).saturating_sub(NEXT.len());
         parts.push(format!("{NEXT}{}", action(step, &finding.id, most)));
     }
-    parts.push(explain);
     cut(parts.join(" "), MOST)
 }
 
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(told["type"], "Warning");
         assert_eq!(
             told["message"],
-            "10.0.3.17, held by pid 812 java. the IP cannot be used Next: bring back the NFS server \
-             On the node: ipwatch explain abc"
+            "10.0.3.17, held by pid 812 java. the IP cannot be used On the node: ipwatch explain abc. \
+             Next: bring back the NFS server"
         );
         assert_eq!(
             told["involvedObject"],
@@ -235,7 +235,7 @@ mod tests {
         });
         let message = told["message"].as_str().unwrap().to_owned();
         assert!(message.len() <= MOST, "{}", message.len());
-        assert!(message.ends_with(" On the node: ipwatch explain abc"), "{message}");
+        assert!(message.contains(" On the node: ipwatch explain abc. Next: "), "{message}");
         message
     }
 
@@ -275,7 +275,7 @@ mod tests {
     fn text_that_is_cut_within_quotes_ends_them() {
         let told = note(|finding| finding.impact = format!("\"{}\" is lost", "x ".repeat(500)));
         let message = told["message"].as_str().unwrap();
-        assert!(message.contains("x…\" Next:") || message.contains(" …\" Next:"), "{message}");
+        assert!(message.contains("x…\" On the") || message.contains(" …\" On the"), "{message}");
     }
 
     #[test]
