@@ -19,6 +19,7 @@ mod canary;
 mod capabilities;
 mod core;
 mod dispatch;
+mod fds_in_flight;
 mod host_id;
 mod jobs;
 mod latency;

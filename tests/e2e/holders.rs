@@ -12,7 +12,7 @@ support::tests! {
     an_fd_alone_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
     a_socket_alone_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
     a_thread_of_a_zombie_leader_is_named needs [SharedDaemon] @ Kernel Stock Rung Container,
-    an_fd_in_flight_hides_no_netns needs [SharedDaemon] @ Kernel Stock Rung Container,
+    an_fd_in_flight_names_who_may_receive_it needs [SharedDaemon] @ Kernel Stock Rung Container,
     holders_of_before_the_start_are_named @ Kernel Stock Rung Container,
     an_exiting_process_stays_a_holder_until_its_netns_is_gone needs [SharedDaemon, Fuse] @ Kernel Stock Rung Container,
     setns_and_unshare_move_a_holder needs [SharedDaemon] @ Kernel Stock Rung Container,
@@ -106,19 +106,24 @@ fn a_thread_of_a_zombie_leader_is_named(lab: &Lab) {
     daemon.await_no_ip(lab.ip(7), netns.inode);
 }
 
-/// Nothing in /proc shows who holds it; this must neither make the netns vanish nor blame anybody.
-fn an_fd_in_flight_hides_no_netns(lab: &Lab) {
+/// No process has it: this must neither make the netns vanish nor blame anybody, and who would receive it is named as a
+/// candidate.
+fn an_fd_in_flight_names_who_may_receive_it(lab: &Lab) {
     let daemon = Daemon::shared(lab);
     let netns = with_address(lab, "fl");
     daemon.await_ip(lab.ip(7), netns.inode);
     let helper = hold_alone(Role::HoldInFlight, &netns);
-    support::poll::until("nobody is named", 10, || {
+    support::poll::until("its receiver is named as a candidate", 10, || {
         let address = daemon.ip_in(lab.ip(7), netns.inode).expect("still shown");
         let holders = address["holders"].as_array().unwrap();
-        // Only a search that could read everything may say "kernel"; without a probe's list of files it depends on
-        // the host whether there is such a search.
-        let told = !holders.is_empty() || support::daemon::probes() == "off";
-        told && holders.iter().all(|holder| holder["kind"] == "kernel")
+        let Some((kernel, candidates)) = holders.split_first() else {
+            // Only a search that could read everything may say "kernel"; without a probe's list of files it depends on
+            // the host whether there is such a search.
+            return support::daemon::probes() == "off";
+        };
+        let named = candidates.iter().any(|h| h["pid"] == helper.pid() && h["unread_fds"] == 1);
+        let others = candidates.iter().all(|holder| holder["kind"] == "candidate");
+        kernel["kind"] == "kernel" && named && others
     });
     helper.end();
     daemon.await_no_ip(lab.ip(7), netns.inode);

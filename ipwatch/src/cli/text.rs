@@ -180,10 +180,11 @@ pub(super) fn netns(netns: &Netns) -> String {
     }
 }
 
-/// The first holder, preferring one that is exiting, and the number of others.
+/// The first holder, preferring one that is exiting, and the number of others. Candidates are no holders.
 pub(super) fn holders(list: &[Holder]) -> String {
     let first = list.iter().find(|holder| holder.exiting == Some(true)).or(list.first());
-    match (first, list.len()) {
+    let count = list.iter().filter(|holder| !holder.is_candidate()).count();
+    match (first, count) {
         (None, _) => String::new(),
         (Some(first), 1) => first.words(),
         (Some(first), n) => format!("{} +{}", first.words(), n - 1),

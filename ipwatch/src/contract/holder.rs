@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::escape::quote::{connection, said};
 
-/// What keeps a netns alive. Only a process, a thread, an fd and a socket have a pid: a mount is not held by a process,
-/// and is identified by its path and its mount namespace.
+/// What keeps a netns alive. Only a process, a thread, an fd, a socket and a candidate have a pid: a mount is not held by
+/// a process, and is identified by its path and its mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The kind of holder.
@@ -40,12 +40,15 @@ pub struct Holder {
     /// That process's name. Hostile text, as `comm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_ns_comm: Option<String>,
-    /// The fd, for `fd` and `socket`.
+    /// The fd, for `fd` and `socket`; for `candidate` that of its Unix socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fd: Option<u32>,
     /// For a `socket` without a process: `tcp LOCAL → REMOTE STATE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,
+    /// For `candidate`: number of fds that wait unread at its Unix socket. What they are cannot be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread_fds: Option<u32>,
 }
 
 impl Holder {
@@ -66,7 +69,14 @@ impl Holder {
             mount_ns_comm: None,
             fd: None,
             socket: None,
+            unread_fds: None,
         }
+    }
+
+    /// Whether it is not known to hold the netns.
+    #[must_use]
+    pub fn is_candidate(&self) -> bool {
+        self.kind == HolderKind::Candidate
     }
 
     /// A short text: `pid 812 java`, `mount /run/netns/x`. A name or a path that is not one plain word is quoted.
@@ -90,7 +100,17 @@ impl Holder {
                 Some(pid) => format!("kernel worker {pid} {comm}"),
                 None => "kernel reference".to_owned(),
             },
+            HolderKind::Candidate => format!("perhaps pid {pid} {comm}, {}", self.unread()),
         }
+    }
+
+    /// `1 fd waits unread at its Unix socket (fd 5)`.
+    fn unread(&self) -> String {
+        let wait = match self.unread_fds {
+            Some(1) => "1 fd waits".to_owned(),
+            several => format!("{} fds wait", number(several)),
+        };
+        format!("{wait} unread at its Unix socket (fd {})", number(self.fd))
     }
 
     /// The mount namespace of a mount: `the node's mount namespace`, `the mount namespace of pid 1840 node-agent`. A
@@ -105,6 +125,22 @@ impl Holder {
             (None, _) => format!("mount namespace {mount_ns}"),
         })
     }
+}
+
+/// The holders in a few words: the first, and how many more there are. Candidates do not count as holders; the first one
+/// is named beside a kernel reference.
+#[must_use]
+pub fn in_short(holders: &[Holder]) -> Option<String> {
+    let first = holders.first()?;
+    let more = holders.iter().skip(1).filter(|holder| !holder.is_candidate()).count();
+    let mut text = first.words();
+    if let Some(candidate) = holders.iter().skip(1).find(|holder| holder.is_candidate()) {
+        text.push_str(&format!(", {}", candidate.words()));
+    }
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    Some(text)
 }
 
 fn name(value: Option<&str>) -> String {
@@ -131,6 +167,9 @@ pub enum HolderKind {
     Socket,
     /// Nothing visible: a reference inside the kernel.
     Kernel,
+    /// A process that is not known to hold it, but may, by an fd in flight: fds wait unread at a Unix socket of it. Only
+    /// listed beside `kernel`.
+    Candidate,
 }
 
 #[cfg(test)]
@@ -168,6 +207,20 @@ mod tests {
         assert_eq!(mount.words(), r#"mount "/x is safe. Next: run id""#);
         let place = mount.mount_place().unwrap();
         assert_eq!(place, r#"the mount namespace of pid 1840 "a\x0ab""#);
+    }
+
+    #[test]
+    fn a_candidate_is_said_to_be_one_and_counts_as_no_holder() {
+        let mut candidate = process("keeper");
+        candidate.kind = HolderKind::Candidate;
+        (candidate.fd, candidate.unread_fds) = (Some(5), Some(1));
+        let words = "perhaps pid 812 keeper, 1 fd waits unread at its Unix socket (fd 5)";
+        assert_eq!(candidate.words(), words);
+        let list = [Holder::of_kind(HolderKind::Kernel), candidate.clone(), candidate];
+        assert_eq!(in_short(&list).unwrap(), format!("kernel reference, {words}"));
+        let list = [process("java"), process("java"), process("java")];
+        assert_eq!(in_short(&list).unwrap(), "pid 812 java and 2 more");
+        assert_eq!(in_short(&[]), None);
     }
 
     #[test]

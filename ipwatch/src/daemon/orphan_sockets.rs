@@ -104,14 +104,18 @@ fn leave_open(ends: &mut [Fact], of: &NetnsRef) {
     }
 }
 
+/// Whether two passes that ran at the same time mean the same netns.
+pub(super) fn is_same(one: &NetnsRef, other: &NetnsRef) -> bool {
+    (one.cookie.is_some() && one.cookie == other.cookie)
+        || (one.inode.is_some() && one.inode == other.inode)
+}
+
 /// Doors into a netns, made from what was found to hold it.
 fn doors(wanted: NetnsRef, beside: &[Fact], facts: &[Fact]) -> Vec<NetnsPath> {
-    let same = |netns: &NetnsRef| {
-        (netns.cookie.is_some() && netns.cookie == wanted.cookie)
-            || (netns.inode.is_some() && netns.inode == wanted.inode)
-    };
     let door = |fact: &Fact| match &fact.what {
-        Observation::Holder { netns, holder } if same(netns) => NetnsPath::through(holder),
+        Observation::Holder { netns, holder } if is_same(netns, &wanted) => {
+            NetnsPath::through(holder)
+        }
         _ => None,
     };
     let found = facts.iter().chain(beside).filter_map(door);

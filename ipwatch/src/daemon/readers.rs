@@ -5,8 +5,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::jobs::{LookJob, NetnsJob, SearchJob};
-use super::orphan_sockets;
 use super::workers::{Ended, Worker, doubted, still_holds};
+use super::{fds_in_flight, orphan_sockets};
 use crate::clock;
 use crate::fact::{Fact, Holder, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::sources::netlink::{AdoptError, Requests};
@@ -77,6 +77,16 @@ fn refused(netns: NetnsRef, error: &AdoptError) -> Vec<Fact> {
     let told = told.chain([Observation::NetnsClosed { netns }]);
     let at = clock::now();
     told.map(|what| Fact { at, origin: Origin::Netlink, what }).collect()
+}
+
+/// Whether a fact is of a task in one of these netns.
+fn is_task_in(fact: &Fact, wanted: &[NetnsRef]) -> bool {
+    match &fact.what {
+        Observation::Task(task) => {
+            wanted.iter().any(|netns| orphan_sockets::is_same(&task.netns, netns))
+        }
+        _ => false,
+    }
 }
 
 /// Removes our own threads and files: they are in a netns briefly to read it, and hold none.
@@ -198,17 +208,22 @@ impl Searcher {
     }
 
     fn tasks(&self) -> Result<(), Closed> {
+        let facts = self.read_tasks()?;
+        self.put("tasks", facts)
+    }
+
+    fn read_tasks(&self) -> Result<io::Result<Vec<Fact>>, Closed> {
         let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.tasks()));
         if let Some(taken) = taken {
             match taken {
-                Ok(facts) => return self.out.send_blocking(of_others(facts)),
+                Ok(facts) => return Ok(Ok(of_others(facts))),
                 Err(error) => tracing::debug!("task snapshot: {error}"),
             }
         }
         let began = clock::now();
         let facts = self.proc.tasks(self.host).map(|facts| of_others(stamped(facts, began)));
         self.tell_procfs(facts.as_ref().err())?;
-        self.put("tasks", facts)
+        Ok(facts)
     }
 
     fn lists(&self) -> Result<(), Closed> {
@@ -232,12 +247,15 @@ impl Searcher {
         self.put("all mounts", facts)
     }
 
-    /// Everything that may hold these netns: threads, mounts, fds, sockets, connections without a process.
+    /// Everything that may hold these netns: threads, mounts, fds, sockets, connections without a process, and if there is
+    /// none of these, fds in flight.
     fn holders(&self, netns: &[NetnsRef]) -> Result<(), Closed> {
         let began = clock::now();
-        self.tasks()?;
+        let tasks = self.read_tasks()?;
+        let inside = tasks.iter().flatten().filter(|fact| is_task_in(fact, netns));
+        let mut beside: Vec<Fact> = inside.cloned().collect();
+        self.put("tasks", tasks)?;
         let mut search = Search::everything();
-        let mut beside = Vec::new();
         let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files()));
         if let Some(taken) = taken {
             match taken {
@@ -245,7 +263,7 @@ impl Searcher {
                     let facts = of_others(facts);
                     search = Search::mounts();
                     let holder = |fact: &&Fact| matches!(fact.what, Observation::Holder { .. });
-                    beside = facts.iter().filter(holder).cloned().collect();
+                    beside.extend(facts.iter().filter(holder).cloned());
                     self.out.send_blocking(facts)?;
                 }
                 Err(error) => tracing::debug!("file snapshot: {error}"),
@@ -253,6 +271,7 @@ impl Searcher {
         }
         let facts = self.proc.search(netns, search).map(|mut facts| {
             orphan_sockets::add(&self.netns, netns, &beside, &mut facts);
+            fds_in_flight::add(&self.proc, netns, &beside, &mut facts);
             of_others(stamped(facts, began))
         });
         self.tell_procfs(facts.as_ref().err())?;

@@ -117,6 +117,9 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
                     processes";
         proof.tell(By::Procfs, searched, text);
     }
+    for candidate in netns.candidates() {
+        proof.tell(By::Procfs, searched, format!("may be held by {}", holder_text(candidate)));
+    }
     let ips = evidence::addresses(netns).join(", ");
     if !ips.is_empty() {
         proof.tell(By::Netlink, searched, format!("still up: {ips}"));
@@ -139,27 +142,45 @@ fn holder_text(holder: &Holder) -> String {
         Holder::Orphan { text } => {
             format!("a socket that no process has any more: {}", connection(text))
         }
+        Holder::Candidate { pid, fd, comm, unread } => {
+            let wait = match unread {
+                1 => "1 fd waits".to_owned(),
+                several => format!("{several} fds wait"),
+            };
+            format!(
+                "an fd in flight to pid {pid} ({}): {wait} unread at its Unix socket, fd {fd}",
+                said(comm)
+            )
+        }
+    }
+}
+
+fn release(netns: &Netns, holder: &Holder) -> Step {
+    match holder {
+        Holder::Mount { path, mount_ns, .. } => {
+            evidence::unmount_netns(netns, holder.process(), *mount_ns, path)
+        }
+        Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => Step::advice(text!(
+            "Restart what pid {} ({}) belongs to: it keeps fd {} open.",
+            *pid,
+            value(comm),
+            *fd
+        )),
+        Holder::Orphan { .. } => {
+            Step::advice(text!("Wait: the kernel drops the connection by itself within minutes."))
+        }
+        Holder::Candidate { pid, comm, .. } => Step::advice(text!(
+            "Find out why pid {} ({}) does not read the fds that were sent to it. The netns may be one of them: \
+             restarting what the process belongs to would then free it.",
+            *pid,
+            value(comm)
+        )),
     }
 }
 
 fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for holder in netns.holders().take(8) {
-        steps.push(match holder {
-            Holder::Mount { path, mount_ns, .. } => {
-                evidence::unmount_netns(netns, holder.process(), *mount_ns, path)
-            }
-            Holder::Fd { pid, fd, comm } | Holder::Socket { pid, fd, comm } => Step::advice(text!(
-                "Restart what pid {} ({}) belongs to: it keeps fd {} open.",
-                *pid,
-                value(comm),
-                *fd
-            )),
-            Holder::Orphan { .. } => Step::advice(text!(
-                "Wait: the kernel drops the connection by itself within minutes."
-            )),
-        });
-    }
+    let held = netns.holders().chain(netns.candidates()).take(8);
+    let mut steps: Vec<Step> = held.map(|holder| release(netns, holder)).collect();
     if netns.held_by_kernel() {
         steps.push(Step::advice(text!(
             "Find what the kernel still does there: network file systems that were mounted from it, then processes \

@@ -301,7 +301,7 @@ impl Check<'_> {
                 }
                 Kept
             }
-            Holder::Fd { .. } | Holder::Socket { .. } => Kept,
+            Holder::Fd { .. } | Holder::Socket { .. } | Holder::Candidate { .. } => Kept,
             Holder::Orphan { text } => {
                 cut(text, LONGEST_TEXT);
                 Kept

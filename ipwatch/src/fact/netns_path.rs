@@ -45,7 +45,7 @@ impl NetnsPath {
             Holder::Mount { pid, path, .. } => Some(Self::Mount { pid: *pid, path: path.clone() }),
             Holder::Fd { pid, fd, .. } => Some(Self::Fd { pid: *pid, fd: *fd }),
             Holder::Socket { pid, fd, .. } => Some(Self::Socket { pid: *pid, fd: *fd }),
-            Holder::Orphan { .. } => None,
+            Holder::Orphan { .. } | Holder::Candidate { .. } => None,
         }
     }
 }

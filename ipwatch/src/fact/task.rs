@@ -220,6 +220,18 @@ pub enum Holder {
         /// `tcp LOCAL → REMOTE STATE`.
         text: String,
     },
+    /// Not known to hold it: a process at whose Unix socket fds of any kind wait unread (`SCM_RIGHTS`). The kernel shows
+    /// their number and not what they are. Read only if a search finds no holder.
+    Candidate {
+        /// The process.
+        pid: u32,
+        /// The fd of its socket.
+        fd: u32,
+        /// The process's name. Hostile text.
+        comm: String,
+        /// Number of fds that wait.
+        unread: u32,
+    },
 }
 
 impl Holder {
@@ -232,7 +244,8 @@ impl Holder {
             Self::Mount { pid: 1, .. } => Some(1),
             Self::Mount { pid: 0 | 2, .. }
             | Self::Mount { comm: None, .. }
-            | Self::Orphan { .. } => None,
+            | Self::Orphan { .. }
+            | Self::Candidate { .. } => None,
             Self::Mount { pid, .. } | Self::Fd { pid, .. } | Self::Socket { pid, .. } => Some(*pid),
         }
     }

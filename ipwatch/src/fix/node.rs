@@ -397,6 +397,7 @@ fn words(holder: &Holder) -> String {
             format!("a socket, fd {fd} of pid {pid} ({}),", said(comm))
         }
         Holder::Orphan { .. } => "a socket of no process".to_owned(),
+        Holder::Candidate { pid, comm, .. } => format!("perhaps pid {pid} ({})", said(comm)),
     }
 }
 

@@ -264,6 +264,42 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
 }
 
 #[test]
+fn a_candidate_is_told_beside_the_kernels_reference_once_two_searches_found_it() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    let search = |feed: &mut Feed, found: &[(u32, u32)]| {
+        // All facts of a search have the time of its beginning.
+        feed.at = feed.at.plus(MS);
+        for (pid, unread) in found {
+            let (fd, comm) = (5, "keeper".to_owned());
+            let holder = Holder::Candidate { pid: *pid, fd, comm, unread: *unread };
+            feed.tell_at(feed.at, Origin::Procfs, Observation::Holder { netns, holder });
+        }
+        let ended = Observation::HoldersSearched { netns, complete: true };
+        feed.tell_at(feed.at, Origin::Procfs, ended);
+    };
+    let told = |feed: &Feed| {
+        let view = feed.map.addresses(&Selector::Netns(Some("70".into()))).remove(0);
+        let told = view.holders.iter().map(|one| (one.kind, one.pid, one.unread_fds));
+        told.collect::<Vec<_>>()
+    };
+    search(&mut feed, &[(17, 1), (18, 1)]);
+    assert_eq!(told(&feed), []);
+    search(&mut feed, &[(17, 2), (19, 1)]);
+    let kernel = (HolderKind::Kernel, None, None);
+    let keeper = (HolderKind::Candidate, Some(17), Some(2));
+    assert_eq!(told(&feed), [kernel, keeper], "18 has read, 19 may be about to");
+    search(&mut feed, &[]);
+    assert_eq!(told(&feed), [kernel], "nothing waits any more");
+    search(&mut feed, &[(17, 1)]);
+    search(&mut feed, &[(17, 1)]);
+    let fd = Holder::Fd { pid: 4, fd: 5, comm: "x".into() };
+    feed.tell(Observation::Holder { netns, holder: fd });
+    assert_eq!(told(&feed), [(HolderKind::Fd, Some(4), None)], "a holder ends all guesses");
+}
+
+#[test]
 fn a_netns_is_opened_by_what_is_known_to_hold_it() {
     let mut feed = Feed::new(ALL);
     feed.tell(Observation::Task(task(10, full(7, 70, 3))));

@@ -8,6 +8,7 @@ pub use native::to_the_journal;
 
 use std::fmt::Write as _;
 
+use crate::contract::holders_in_short;
 use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Finding, Severity, Status};
 use crate::remedy::said;
@@ -72,11 +73,8 @@ pub(super) fn sentence(change: &Change) -> String {
     if let Some(pod) = named(finding) {
         let _ = write!(line, " of {}", said(&pod));
     }
-    if let Some(holder) = finding.holders.first() {
-        let _ = write!(line, ", held by {}", escape(&holder.words()));
-        if finding.holders.len() > 1 {
-            let _ = write!(line, " and {} more", finding.holders.len() - 1);
-        }
+    if let Some(holders) = holders_in_short(&finding.holders) {
+        let _ = write!(line, ", held by {}", escape(&holders));
     }
     if finding.acked.is_some() {
         line.push_str(", acknowledged");

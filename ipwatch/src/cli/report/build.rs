@@ -153,7 +153,9 @@ fn keepers(case: &Case, told: &[&Finding]) -> Vec<Keeper> {
         let subject = &finding.subject;
         let netns = subject.netns.as_ref().map(text::netns).unwrap_or_default();
         let keeps = kept(&text::owner(subject.pod.as_ref(), subject.container.as_ref()), &netns);
-        finding.holders.iter().for_each(|holder| add(holder, keeps.clone(), true));
+        finding.holders.iter().for_each(|holder| {
+            add(holder, keeps.clone(), !holder.is_candidate());
+        });
     }
     for address in case.addresses.iter().filter(|address| !is_hosts(address)) {
         let owner = text::owner(address.pod.as_ref(), address.container.as_ref());

@@ -211,6 +211,7 @@ fd00:3::17  4026532177  eth0  0a:58:0a:00:03:11  shop/api-0  NotReady  pid 812 j
 10.0.3.1    host        cni0  0a:58:0a:00:03:01  -           -         pid 1 systemd                   -
 10.0.3.23   4026532290  eth0  0a:58:0a:00:03:17  -           -         pid 2204 thread 2209 worker +5  12m
 -           4026532311  -     -                  -           -         kernel reference                -
+-           4026532340  -     -                  -           -         kernel reference                -
 ";
         assert_eq!(text, expected);
     }

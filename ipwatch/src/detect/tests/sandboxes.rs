@@ -347,6 +347,25 @@ pub(super) fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it
 }
 
 #[test]
+fn who_has_unread_fds_may_hold_a_leaked_netns() {
+    let mut case = Case::with_runtime();
+    case.empty(1_000);
+    case.list(1_000, Vec::new());
+    let candidate = Holder::Candidate { pid: 17, fd: 5, comm: "keeper".into(), unread: 2 };
+    for ms in [10_000, 10_100, 31_200] {
+        case.searched(ms, std::slice::from_ref(&candidate));
+    }
+    let found = case.only();
+    let kinds: Vec<_> = found.holders.iter().map(|holder| (holder.kind, holder.pid)).collect();
+    assert_eq!(kinds, [(HolderKind::Kernel, None), (HolderKind::Candidate, Some(17))]);
+    let proof: Vec<_> = found.evidence.iter().map(|item| item.text.as_str()).collect();
+    let text = "may be held by an fd in flight to pid 17 (keeper): 2 fds wait unread at its Unix socket, fd 5";
+    assert!(proof.contains(&text), "{proof:#?}");
+    let first = found.remediation[0].line();
+    assert!(first.starts_with(r#"Find out why pid 17 ("keeper") does not read"#), "{first}");
+}
+
+#[test]
 fn a_netns_that_its_runtime_still_has_is_not_leaked() {
     let mut case = Case::with_runtime();
     case.empty(1_000);

@@ -12,6 +12,8 @@ use crate::map::{NetnsId, NodeMap};
 
 /// Maximum number of holders of one netns.
 const MAX_HOLDERS: usize = 256;
+/// Maximum number of candidates of one netns.
+const MAX_CANDIDATES: usize = 8;
 
 /// Since when something holds a netns.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +29,10 @@ fn same_hold(one: &Holder, other: &Holder) -> bool {
             Holder::Mount { mount_ns, path, .. },
             Holder::Mount { mount_ns: other_ns, path: other_path, .. },
         ) => mount_ns == other_ns && path == other_path,
+        (
+            Holder::Candidate { pid, fd, .. },
+            Holder::Candidate { pid: other_pid, fd: other_fd, .. },
+        ) => pid == other_pid && fd == other_fd,
         _ => one == other,
     }
 }
@@ -50,11 +56,35 @@ impl Netns {
     }
 }
 
+impl Netns {
+    fn set_candidate(&mut self, candidate: &Holder, at: BootNs) {
+        let known = self.candidates.keys().find(|known| same_hold(known, candidate)).cloned();
+        let before = known.and_then(|known| self.candidates.remove(&known));
+        if before.is_some() || self.candidates.len() < MAX_CANDIDATES {
+            let since = before.map_or(at, |hold| hold.since);
+            self.candidates.insert(candidate.clone(), Hold { since, touched: at });
+        }
+    }
+
+    /// Processes that may hold it by an fd in flight, if something within the kernel does. Each was found by two
+    /// searches: most fds in flight are read at once.
+    pub fn candidates(&self) -> impl Iterator<Item = &Holder> {
+        let told = self.held_by_kernel();
+        let lasting =
+            self.candidates.iter().filter(move |(_, hold)| told && hold.since < hold.touched);
+        lasting.map(|(candidate, _)| candidate)
+    }
+}
+
 impl NodeMap {
     pub(in crate::map) fn set_holder(&mut self, netns: &NetnsRef, holder: &Holder, at: BootNs) {
         let Some(id) = self.resolve(netns, at) else { return };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.host {
+            return;
+        }
+        if matches!(holder, Holder::Candidate { .. }) {
+            entry.set_candidate(holder, at);
             return;
         }
         // A mount is the same one through any process.
@@ -112,6 +142,7 @@ impl NodeMap {
         }
         if complete {
             entry.holders.retain(|_, hold| hold.touched >= at);
+            entry.candidates.retain(|_, hold| hold.touched >= at);
             let bare = entry.holders.is_empty();
             entry.bare_searches = if bare { entry.bare_searches.saturating_add(1) } else { 0 };
         }

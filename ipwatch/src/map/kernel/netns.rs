@@ -53,6 +53,8 @@ pub struct Netns {
     /// Each with its cgroup, because it is needed often.
     pub(super) tasks: BTreeMap<TaskKey, Option<Rc<str>>>,
     pub(super) holders: BTreeMap<Holder, Hold>,
+    /// Processes that may hold it by an fd in flight.
+    pub(super) candidates: BTreeMap<Holder, Hold>,
     /// When a search for holders last ended, and whether it was complete.
     pub(super) searched: Option<(BootNs, bool)>,
     /// Number of consecutive complete searches that found no holder.
@@ -103,6 +105,7 @@ impl Netns {
             wiring: Topology::default(),
             tasks: BTreeMap::new(),
             holders: BTreeMap::new(),
+            candidates: BTreeMap::new(),
             searched: None,
             bare_searches: 0,
             owner: None,
@@ -132,6 +135,7 @@ impl Netns {
         absorb_map(&mut self.addresses, &mut other.addresses, |entry| entry.touched);
         absorb_map(&mut self.neighbours, &mut other.neighbours, |entry| entry.touched);
         absorb_map(&mut self.holders, &mut other.holders, |hold| hold.touched);
+        absorb_map(&mut self.candidates, &mut other.candidates, |hold| hold.touched);
         self.wiring.absorb(std::mem::take(&mut other.wiring));
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());

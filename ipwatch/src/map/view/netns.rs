@@ -159,6 +159,7 @@ impl NodeMap {
         let mut views: Vec<contract::Holder> = tasks.chain(others).collect();
         if views.is_empty() && entry.held_by_kernel() && entry.dying.is_none() {
             views.push(contract::Holder::of_kind(contract::HolderKind::Kernel));
+            views.extend(entry.candidates().map(other_view));
         }
         views
     }
@@ -240,6 +241,13 @@ fn other_view(other: &Holder) -> contract::Holder {
             fd: Some(*fd),
             comm: Some(comm.clone()),
             ..contract::Holder::of_kind(HolderKind::Socket)
+        },
+        Holder::Candidate { pid, fd, comm, unread } => contract::Holder {
+            pid: Some(*pid),
+            fd: Some(*fd),
+            comm: Some(comm.clone()),
+            unread_fds: Some(*unread),
+            ..contract::Holder::of_kind(HolderKind::Candidate)
         },
         Holder::Orphan { text } => contract::Holder {
             socket: Some(text.clone()),

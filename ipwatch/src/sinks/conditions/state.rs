@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::contract::holders_in_short;
 use crate::escape::escape;
 use crate::finding::{Code, Finding, Severity, Status};
 use crate::remedy::said;
@@ -132,11 +133,8 @@ fn line(finding: &Finding) -> String {
     if let Some(pod) = journal::named(finding) {
         line.push_str(&format!(" of {}", said(&pod)));
     }
-    if let Some(holder) = finding.holders.first() {
-        line.push_str(&format!(", held by {}", holder.words()));
-        if finding.holders.len() > 1 {
-            line.push_str(&format!(" and {} more", finding.holders.len() - 1));
-        }
+    if let Some(holders) = holders_in_short(&finding.holders) {
+        line.push_str(&format!(", held by {holders}"));
     }
     let id: String = finding.id.chars().take(SHORT).collect();
     let line = cut(escape(&line).into_owned(), PART);

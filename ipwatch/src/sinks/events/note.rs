@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::contract::holders_in_short;
 use crate::escape::escape;
 use crate::finding::{Code, Finding, Severity};
 use crate::remedy::before_command;
@@ -130,11 +131,7 @@ pub(in crate::sinks) fn reason(code: Code) -> String {
 pub(in crate::sinks) fn message(finding: &Finding) -> String {
     let mut parts = Vec::new();
     let about = journal::about(finding);
-    let held = finding.holders.first().map(|holder| {
-        let more = finding.holders.len() - 1;
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        format!("held by {}{more}", holder.words())
-    });
+    let held = holders_in_short(&finding.holders).map(|holders| format!("held by {holders}"));
     let title: Vec<String> = [about, held].into_iter().flatten().collect();
     if !title.is_empty() {
         parts.push(title.join(", ") + ".");

@@ -425,5 +425,7 @@ impl Process<'_> {
     }
 }
 
+mod unread;
+
 #[cfg(test)]
 mod tests;

@@ -44,6 +44,11 @@ netns 4026532290
 netns 4026532311   being torn down
 ├─ no address
 └─ kernel reference
+
+netns 4026532340
+├─ no address
+├─ kernel reference
+└─ perhaps pid 4711 mesh-agent, 2 fds wait unread at its Unix socket (fd 12)
 ";
     assert_eq!(render(&list, &findings(), view), expected);
 }
@@ -129,7 +134,7 @@ fn netns_without_a_cookie_are_told_apart_by_what_is_known() {
     }
     assert_eq!(render(&list, &[], view).matches("netns 4026532177").count(), 1);
     list[1].netns.inode = Some(7);
-    assert_eq!(render(&list, &[], view).matches("\n\n").count(), 4);
+    assert_eq!(render(&list, &[], view).matches("\n\n").count(), 5);
 }
 
 #[test]

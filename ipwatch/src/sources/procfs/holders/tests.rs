@@ -90,7 +90,7 @@ fn a_mount_a_file_and_a_socket_are_each_found() {
     holders.retain(|holder| match holder {
         Holder::Mount { path: at, comm, .. } => at == path.to_str().unwrap() && comm.is_none(),
         Holder::Fd { pid: of, .. } | Holder::Socket { pid: of, .. } => *of == pid,
-        Holder::Orphan { .. } => true,
+        Holder::Orphan { .. } | Holder::Candidate { .. } => true,
     });
     holders.sort();
     let [Holder::Mount { mount_ns, comm: None, .. }, others @ ..] = &holders[..] else {
