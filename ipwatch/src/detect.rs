@@ -12,6 +12,7 @@ mod correlate;
 mod device_held_by_dead_sandbox;
 mod endpoint_missing;
 mod evidence;
+mod exit_progress;
 mod gateway_neighbour_lost;
 mod ip_conflict_imminent;
 mod ip_duplicate;

@@ -3,11 +3,12 @@
 //! A thread is stuck if it still has namespaces and is exiting (`PF_EXITING`) or has SIGKILL pending, in **any** state,
 //! for longer than its grace: `exit(0)` hanging in a FUSE flush sleeps interruptibly with no signal pending, `kill -9`
 //! shows D. A thread is not stuck if its cgroup is frozen (it ends when it is thawed), or while its core is being
-//! dumped, until that takes too long.
+//! dumped, until that takes too long and nothing is written any more.
 //!
-//! A thread that makes progress (it runs, uses CPU time, or the threads of its process become fewer) is slow, not
-//! stuck: unmapping gigabytes takes many seconds in a cgroup with little CPU. That is reported as information. The
-//! grace begins again with the last look that showed progress.
+//! A thread that makes progress (it runs, uses CPU time, writes its core, or the threads of its process become fewer) is
+//! slow, not stuck: unmapping gigabytes takes many seconds in a cgroup with little CPU. That is reported as information.
+//! The grace begins again with the last look that showed progress. A thread that waits for others of its process is slow
+//! as long as one of them makes progress.
 //!
 //! If no pod has the netns and no store reserves its IP, the finding is information: a `sshfs` that hangs in a netns
 //! made by hand affects nobody else.
@@ -19,12 +20,13 @@ use std::net::IpAddr;
 
 use super::cause::{Cause, FRAMES, blocked_tasks};
 use super::evidence::{self, By, Proof};
+use super::exit_progress::{self, grace};
 use super::run::{self, Again, Detector, Judged};
 use crate::contract::{Container, HolderKind, Pod};
-use crate::fact::{BootNs, Presence, Progress, TaskKey};
+use crate::fact::{BootNs, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
-use crate::remedy::{self, Command, Part, Step, Text, said, text};
+use crate::remedy::{self, Command, Step, Text, said, text};
 
 /// `PF_EXITING` of `include/linux/sched.h`.
 const PF_EXITING: u32 = 0x4;
@@ -58,9 +60,7 @@ fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, thresholds: &Thres
     let tasks = subject.tasks.iter().filter_map(|key| map.task(key));
     let threads: Vec<_> =
         tasks.filter_map(|task| task.look.as_deref().map(|look| (task, look))).collect();
-    // Threads that hang count, whatever the rest of the process does.
-    let hang: Vec<_> =
-        threads.iter().copied().filter(|t| advances(t, thresholds).is_none()).collect();
+    let hang = exit_progress::hanging(&threads, thresholds);
     let found = candidate(map, if hang.is_empty() { &threads } else { &hang }, thresholds);
     (found.into_iter().collect(), Again::OnChange)
 }
@@ -72,17 +72,6 @@ pub(super) fn undecided(map: &NodeMap, thresholds: &Thresholds) -> bool {
         let since = task.leaving_since().unwrap_or_default();
         task.look.as_ref().is_none_or(|entry| entry.at.since(since) < grace(entry, thresholds))
     })
-}
-
-/// The grace of this task.
-fn grace(entry: &LookEntry, thresholds: &Thresholds) -> u64 {
-    if entry.look.core_dumping { thresholds.core_dump_grace } else { thresholds.grace }
-}
-
-/// The kind of progress that the last looks showed, if that was less than a grace ago.
-fn advances((task, entry): &(&TaskEntry, &LookEntry), thresholds: &Thresholds) -> Option<Progress> {
-    let (at, progress) = task.progress.filter(|_| !entry.look.is_blank())?;
-    (entry.at.since(at) < grace(entry, thresholds)).then_some(progress)
 }
 
 /// Whether the task should have ended by now and has not.
@@ -122,7 +111,8 @@ fn candidate(
     let observed = threads.iter().map(|(_, look)| look.at).min()?;
     let boot = map.boot()?;
     let pid = first.key.pid;
-    let progress = threads.iter().find_map(|thread| advances(thread, thresholds));
+    let progress = exit_progress::of(threads, thresholds);
+    let limit = || exit_progress::throttled_to(threads, thresholds);
     // No pod and no store has an IP of this netns: whoever made it is the only one affected.
     let witnessed = netns.routable().any(|(key, _)| map.has_witness_of(netns, key.local));
     let harmless = progress.is_some() || !witnessed;
@@ -143,24 +133,20 @@ fn candidate(
             ..Subject::default()
         },
         holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
-        evidence: evidence(map, threads, netns, (kill, progress, witnessed)),
+        evidence: evidence(
+            map,
+            threads,
+            netns,
+            (kill, exit_progress::proof(threads, thresholds, since), witnessed),
+        ),
         since,
         observed,
         impact: match progress {
-            Some(_) => slow(ip, pod.as_ref(), container.as_ref(), throttled_to(threads)),
+            Some(_) => exit_progress::impact(ip, pod.as_ref(), container.as_ref(), limit()),
             None => impact(ip, pod.as_ref(), container.as_ref(), witnessed),
         },
         remediation: match progress {
-            Some(_) => vec![Step::advice(match throttled_to(threads) {
-                Some(limit) => text!(
-                    "Wait: it ends by itself. The CPU limit of its cgroup, {} CPU, slows it down: with a higher one it \
-                     ends sooner",
-                    Part::Plain(limit)
-                ),
-                None => text!(
-                    "Wait: it ends by itself. What slows it down is mostly its cgroup's share of the CPU"
-                ),
-            })],
+            Some(progress) => exit_progress::remediation(progress, limit()),
             None => remediation(threads, witnessed.then_some((&*boot.node, is_found))),
         },
         caused_by: None,
@@ -189,7 +175,7 @@ fn evidence(
     map: &NodeMap,
     threads: &[(&TaskEntry, &LookEntry)],
     netns: &Netns,
-    (kill, progress, witnessed): (Option<&Kill>, Option<Progress>, bool),
+    (kill, slow, witnessed): (Option<&Kill>, Option<String>, bool),
 ) -> Vec<Evidence> {
     let mut proof = Proof::new(map);
     if let Some(kill) = kill {
@@ -199,16 +185,8 @@ fn evidence(
         tell_thread(&mut proof, task, look);
     }
     let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
-    if let Some(progress) = progress {
-        // No figures: they would change the text with each look.
-        let how = match progress {
-            Progress::Runs => "it runs or waits for a CPU",
-            Progress::Cpu(_) => "it used CPU time between two looks",
-            Progress::Threads(_) => "threads of it ended between two looks",
-        };
-        let limit = throttled_to(threads).map(|limit| format!(", and is throttled to {limit} CPU"));
-        let limit = limit.unwrap_or_default();
-        proof.tell(By::Procfs, newest, format!("it is exiting and not stuck: {how}{limit}"));
+    if let Some(slow) = slow {
+        proof.tell(By::Procfs, newest, slow);
     }
     let ips = evidence::addresses(netns).join(", ");
     proof.tell(By::Netlink, newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
@@ -322,29 +300,6 @@ fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>, witnesse
         owner,
         ip
     )
-}
-
-fn slow(
-    ip: IpAddr,
-    pod: Option<&Pod>,
-    container: Option<&Container>,
-    limit: Option<String>,
-) -> Text {
-    let owner = evidence::owner(pod, container, text!("the process"));
-    let why = limit.map(|limit| text!(", throttled to {} CPU", Part::Plain(limit)));
-    text!(
-        "{} stays up until {} has exited, which is slow but makes progress{}.",
-        ip,
-        owner,
-        why.unwrap_or_default()
-    )
-}
-
-/// The CPU limit by which the threads are throttled, if they are: `0.05`.
-fn throttled_to(threads: &[(&TaskEntry, &LookEntry)]) -> Option<String> {
-    let least = threads.iter().filter_map(|(_, entry)| entry.look.throttled_to).min()?;
-    let text = format!("{}.{:03}", least / 1000, least % 1000);
-    Some(text.trim_end_matches('0').trim_end_matches('.').to_owned())
 }
 
 /// Steps for now, steps that free the process, and what not to do, in this order; `explain` shows them as NOW, FIX and

@@ -322,7 +322,7 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
         let [found] = case.found().try_into().unwrap();
         assert_eq!(found.severity, severity, "{what}");
         let proof: Vec<&str> = found.evidence.iter().map(|item| item.text.as_str()).collect();
-        let told = proof.iter().any(|text| text.contains("it is exiting and not stuck"));
+        let told = proof.iter().any(|text| text.contains("exiting for 5 s and is not stuck"));
         assert_eq!(told, severity == Severity::Info, "{what}: {proof:?}");
         // The grace begins again with the last progress.
         case.look(8_000, Look { state: 'D', ..second.clone() });
@@ -338,19 +338,80 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
 
 #[test]
 fn a_cpu_limit_that_slows_it_down_is_told() {
-    let says = |throttled_to: Option<u32>| {
+    let after = |limit: Option<u32>, (before, now): (u64, u64)| {
         let mut case = Case::pod();
         case.at(1_000, Observation::TaskExiting { task: KEY });
-        case.look(6_100, Look { state: 'R', throttled_to, ..hanging() });
+        let look = |count| Look {
+            state: 'R',
+            throttled_to: limit,
+            throttled: limit.map(|_| count),
+            ..hanging()
+        };
+        case.look(3_600, look(before));
+        case.look(6_100, look(now));
         let [found] = case.found().try_into().unwrap();
         let proof: String = found.evidence.iter().map(|item| item.text.as_str()).collect();
         [proof, found.impact.to_string(), found.remediation[0].line()]
     };
+    let says = |limit: Option<u32>| after(limit, (7, 8));
     let all = |said: &[String; 3], words: &str| said.iter().all(|text| text.contains(words));
     assert!(all(&says(Some(50)), " 0.05 CPU"), "{:?}", says(Some(50)));
     assert!(all(&says(Some(1_500)), " 1.5 CPU"));
     assert!(all(&says(Some(2_000)), " 2 CPU"));
-    assert!(says(None).iter().all(|text| !text.contains("throttled")));
+    let silent = |said: [String; 3]| said.iter().all(|text| !text.contains("hrottled"));
+    assert!(silent(says(None)));
+    assert!(silent(after(Some(50), (7, 7))), "it was, long ago");
+}
+
+#[test]
+fn a_core_that_is_still_written_is_slow_and_not_stuck() {
+    let dump = |written: u64| Look { core_dumping: true, written: Some(written), ..hanging() };
+    let mut case = Case::pod().witnessed(5);
+    case.at(1_000, Observation::TaskExiting { task: KEY });
+    case.look(300_000, dump(1_000));
+    assert_eq!(case.found(), [], "within its grace");
+    case.look(700_000, dump(2_000));
+    let [found] = case.found().try_into().unwrap();
+    assert_eq!(found.severity, Severity::Info);
+    let proof: String = found.evidence.iter().map(|item| item.text.as_str()).collect();
+    assert!(proof.contains("exiting for 699 s") && proof.contains("core was still"), "{proof}");
+    assert!(lines(&found).contains("once its core is written"), "{}", lines(&found));
+    case.look(1_200_000, dump(2_000));
+    assert_eq!(case.found()[0].severity, Severity::Info, "less than a grace ago");
+    case.look(1_300_100, dump(2_000));
+    assert_eq!(case.found()[0].severity, Severity::Warning, "nobody reads it any more");
+}
+
+#[test]
+fn a_thread_that_waits_for_one_that_advances_is_slow_as_well() {
+    let other = TaskKey { tid: 11, start: 101, ..KEY };
+    let asleep = |stack: &[&str]| Look {
+        state: 'D',
+        stack: stack.iter().map(|frame| (*frame).to_owned()).collect(),
+        wchan: None,
+        ..hanging()
+    };
+    let running = || Look { state: 'R', ..hanging() };
+    let fuse = || hanging();
+    let lock = || asleep(&["rwsem_down_read_slowpath", "down_read", "exit_mm", "do_exit"]);
+    let core = || asleep(&["do_exit", "do_group_exit"]);
+    let cases = [
+        ("the lock of its memory", running(), lock(), Severity::Info),
+        ("its core", running(), core(), Severity::Info),
+        ("a lock, and nothing moves", fuse(), lock(), Severity::Warning),
+        ("a server, whatever the others do", running(), fuse(), Severity::Warning),
+        ("a mutex of anybody", running(), asleep(&["mutex_lock", "do_exit"]), Severity::Warning),
+        ("an unreadable stack", running(), asleep(&[]), Severity::Warning),
+    ];
+    for (what, first, second, severity) in cases {
+        let mut case = Case::pod().witnessed(5);
+        case.at(900, Observation::Task(task(other, POD)));
+        case.killed(1_000);
+        case.look(6_100, first);
+        case.at(6_100, Observation::Look { task: other, look: Box::new(second) });
+        let [found] = case.found().try_into().unwrap();
+        assert_eq!(found.severity, severity, "{what}: {found:#?}");
+    }
 }
 
 /// Any user can hang in a netns of a user namespace, and assign it any IP; and what hangs in a netns that root made by

@@ -100,10 +100,17 @@ pub struct Look {
     /// says 1, or a v1 `freezer.state`. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_by: Option<String>,
-    /// The CPU limit by which its cgroup is throttled, in thousandths of a CPU: `cpu.max`, or on v1 `cpu.cfs_quota_us`,
-    /// the lowest of its cgroup and those above. Read only while the task is runnable.
+    /// The lowest CPU limit of its cgroup and those above that was ever exhausted, in thousandths of a CPU: `cpu.max`, or
+    /// on v1 `cpu.cfs_quota_us`. Read only while the task is runnable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throttled_to: Option<u32>,
+    /// How often that limit was exhausted since its cgroup was made (`nr_throttled` in `cpu.stat`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttled: Option<u64>,
+    /// Bytes that its process has written so far, to files of any kind (`wchar` in `/proc/PID/io`). Read only while its
+    /// core is dumped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<u64>,
     /// Its cgroup path, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
@@ -131,8 +138,13 @@ impl Look {
 /// Evidence that a task still makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It runs, or is about to: a task that waits for CPU time of its cgroup is runnable as well.
+    /// It runs, or is about to.
     Runs,
+    /// It is runnable, and a CPU limit of its cgroup was exhausted since the look before. The limit counts for the whole
+    /// cgroup: a task that sleeps is not the one that it slows down.
+    Throttled,
+    /// Number of bytes of its core that were written since the look before.
+    Dumps(u64),
     /// CPU time used since the look before, in USER_HZ ticks.
     Cpu(u64),
     /// Number of threads of its process that have ended since the look before.
@@ -143,13 +155,18 @@ impl Look {
     /// The progress that this look shows since the one before.
     #[must_use]
     pub fn progress(&self, before: Option<&Look>) -> Option<Progress> {
+        let more = |of: fn(&Look) -> Option<u64>| {
+            of(self)?.checked_sub(of(before?)?).filter(|more| *more > 0)
+        };
         if self.state == 'R' {
-            return Some(Progress::Runs);
+            let throttled = more(|look| look.throttled).is_some();
+            return Some(if throttled { Progress::Throttled } else { Progress::Runs });
         }
-        let before = before?;
-        let cpu = self.cpu?.checked_sub(before.cpu?).filter(|ticks| *ticks > 0);
-        let ended = || before.threads?.checked_sub(self.threads?).filter(|ended| *ended > 0);
-        cpu.map(Progress::Cpu).or_else(|| ended().map(Progress::Threads))
+        if let Some(bytes) = more(|look| look.written) {
+            return Some(Progress::Dumps(bytes));
+        }
+        let ended = || before?.threads?.checked_sub(self.threads?).filter(|ended| *ended > 0);
+        more(|look| look.cpu).map(Progress::Cpu).or_else(|| ended().map(Progress::Threads))
     }
 }
 

@@ -91,9 +91,9 @@ impl Proc {
 }
 
 impl Proc {
-    /// The lowest exhausted CPU limit of the cgroups in `lines` and their parents, in thousandths of a CPU. `None`:
-    /// there is no such limit, or it is unknown.
-    pub(super) fn throttled_to(&self, lines: &str) -> Option<u32> {
+    /// The lowest CPU limit of the cgroups in `lines` and their parents that was ever exhausted, in thousandths of a CPU,
+    /// and how often it was. `None`: there is no such limit, or it is unknown.
+    pub(super) fn throttled_to(&self, lines: &str) -> Option<(u32, u64)> {
         let v1 = |line: Hierarchy<'_>| {
             Some((self.hierarchies.cpu.as_deref()?, line.path.to_owned(), quota_v1 as Quota))
         };
@@ -106,11 +106,11 @@ impl Proc {
         let limit = |dir: PathBuf| {
             let dir = Dir::open(&dir).ok()?;
             let (quota, period) = quota(&dir)?;
-            let throttled = dir.text("cpu.stat").ok()?.lines().any(|line| {
-                line.strip_prefix("nr_throttled ").is_some_and(|count| count.trim() != "0")
-            });
+            let stat = dir.text("cpu.stat").ok()?;
+            let count = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "))?;
+            let count = count.trim().parse().ok().filter(|count| *count > 0)?;
             let thousandths = quota.saturating_mul(1000).checked_div(period)?;
-            u32::try_from(thousandths).ok().filter(|_| throttled)
+            Some((u32::try_from(thousandths).ok()?, count))
         };
         selves_and_parents(mount, &path)?.filter_map(limit).min()
     }

@@ -90,6 +90,10 @@ impl Proc {
             Some(name) if name == REFRIGERATOR => Some(true),
             _ => groups.as_deref().and_then(|lines| self.frozen(lines)),
         };
+        let throttled = groups
+            .as_deref()
+            .filter(|_| stat.state == 'R')
+            .and_then(|lines| self.throttled_to(lines));
         let mut look = Look {
             comm: stat.comm,
             state: stat.state,
@@ -104,10 +108,9 @@ impl Proc {
                 .as_deref()
                 .filter(|_| frozen == Some(true))
                 .and_then(|lines| self.frozen_by(lines)),
-            throttled_to: groups
-                .as_deref()
-                .filter(|_| stat.state == 'R')
-                .and_then(|lines| self.throttled_to(lines)),
+            throttled_to: throttled.map(|(limit, _)| limit),
+            throttled: throttled.map(|(_, count)| count),
+            written: None,
             cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
             stack: Vec::new(),
             wchan,
@@ -122,6 +125,10 @@ impl Proc {
             Ok(stack) => look.stack = frames(&stack),
             Err(error) => look.unanswered = unanswered(task, "stack", &error),
         }
+        // It waits for the same lock (`do_io_accounting`, fs/proc/base.c).
+        if look.core_dumping && look.unanswered.is_none() {
+            look.written = self.written(task.pid);
+        }
         // Before 5.16, x86 shows no wchan without frame pointers, which most kernels lack (`get_wchan`,
         // arch/x86/kernel/process.c). The stack of a sleeping task starts with the same function.
         if look.wchan.is_none() && matches!(look.state, 'S' | 'D') {
@@ -135,6 +142,15 @@ impl Proc {
         look.netns = presence(dir).ok();
         self.explain(dir, &mut look);
         Ok(look)
+    }
+}
+
+impl Proc {
+    /// The bytes that all threads of a process have written. The kernel counts a core dump among them, also one to a pipe
+    /// (`__kernel_write_iter`, fs/read_write.c; before 6.1 `__kernel_write`).
+    fn written(&self, pid: u32) -> Option<u64> {
+        let io = Dir::open(&self.root.join(pid.to_string())).ok()?.text("io").ok()?;
+        io.lines().find_map(|line| line.strip_prefix("wchar:"))?.trim().parse().ok()
     }
 }
 

@@ -79,22 +79,22 @@ fn the_least_cpu_time_that_has_run_out_counts() {
     file("unified/pod/cpu.stat", &stat(3));
     file("unified/pod/a/cpu.max", "max 100000\n");
     file("unified/pod/a/cpu.stat", &stat(0));
-    assert_eq!(of("0::/pod/a\n"), Some(500), "that of the one above");
+    assert_eq!(of("0::/pod/a\n"), Some((500, 3)), "that of the one above");
     file("unified/pod/a/cpu.max", "5000 100000\n");
-    assert_eq!(of("0::/pod/a\n"), Some(500), "its own has never run out");
+    assert_eq!(of("0::/pod/a\n"), Some((500, 3)), "its own has never run out");
     file("unified/pod/a/cpu.stat", &stat(1));
-    assert_eq!(of("0::/pod/a\n"), Some(50));
+    assert_eq!(of("0::/pod/a\n"), Some((50, 1)));
     assert_eq!(of("0::/pod/a (deleted)\n"), None);
     assert_eq!(of("0::/\n"), None);
     file("unified/pod/a/cpu.max", "5000 0\n");
-    assert_eq!(of("0::/pod/a\n"), Some(500), "nothing is divided by nothing");
+    assert_eq!(of("0::/pod/a\n"), Some((500, 3)), "nothing is divided by nothing");
 
     file("cpu/pod/cpu.cfs_quota_us", "-1\n");
     file("cpu/pod/cpu.cfs_period_us", "100000\n");
     file("cpu/pod/cpu.stat", &stat(1));
     assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), None);
     file("cpu/pod/cpu.cfs_quota_us", "20000\n");
-    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), Some(200));
+    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), Some((200, 1)));
 }
 
 #[test]

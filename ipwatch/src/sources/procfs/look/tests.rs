@@ -26,6 +26,8 @@ fn everything_a_finding_needs_is_seen() {
         ..Made::default()
     };
     tree.task(&made);
+    let io = "rchar: 9\nwchar: 4096\nsyscr: 1\nsyscw: 1\nread_bytes: 0\nwrite_bytes: 0\n";
+    tree.file(&format!("proc/{}/io", made.pid), io);
     let look = looked(&tree.proc(), made.key());
     let seen = Look {
         netns: Some(Presence::In(NetnsRef::inode(4_026_532_177))),
@@ -37,6 +39,7 @@ fn everything_a_finding_needs_is_seen() {
         wchan: Some("request_wait_answer".to_owned()),
         stack: vec!["request_wait_answer".to_owned(), "vfs_read".to_owned()],
         core_dumping: true,
+        written: Some(4096),
         cpu: Some(35),
         threads: Some(1),
         frozen: Some(false),
