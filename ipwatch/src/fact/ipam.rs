@@ -10,7 +10,7 @@ use crate::prefix::number;
 /// One IP that a store has handed out. Each fact is complete: what it lacks is not in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Name of the store, which is also its source's name: see [`store`](super::store).
+    /// Name of the store, which is also its source's name, except for branch ENIs: see [`store`](super::store).
     pub store: String,
     /// The network in that store. Hostile text.
     pub network: String,

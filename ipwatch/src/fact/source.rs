@@ -103,6 +103,8 @@ impl PartialEq<SourceName> for String {
 
 /// Names of the kinds of IPAM stores. A second host-local directory has its path appended to the name.
 pub mod store {
+    /// Branch ENIs of AWS, in annotations of pods: the source is `kubernetes`.
+    pub const AWS_BRANCH_ENI: &str = "aws-branch-eni";
     /// The VPC CNI of AWS.
     pub const AWS_VPC_CNI: &str = "aws-vpc-cni";
     /// Calico's blocks.
@@ -123,7 +125,8 @@ pub mod store {
     pub const WHEREABOUTS: &str = "whereabouts";
 
     /// All of them.
-    pub const ALL: [&str; 9] = [
+    pub const ALL: [&str; 10] = [
+        AWS_BRANCH_ENI,
         AWS_VPC_CNI,
         CALICO,
         CALICO_POOLS,

@@ -12,6 +12,7 @@
 //! - `pods`: the pods of this node. `kubelet`: the same from the kubelet, if the API server is not asked.
 //! - `whereabouts`: the pools of the cluster. `networks`: the ranges of those pools.
 
+mod branch_enis;
 mod client;
 mod connection;
 mod credentials;
@@ -189,7 +190,7 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
     }
     let fallback = settings.fallback();
     let fallback = fallback.map(|socket| SocketPath::new(&socket, kubelet::SOURCE, readings));
-    let pods = pods::Pods { node, calico: settings.calico };
+    let pods = pods::Pods::of(node, settings.calico);
     tokio::spawn(async move {
         match door {
             Ok(door) => reflector::run(pods, door, Pace::default(), emit).await,

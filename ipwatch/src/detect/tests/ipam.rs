@@ -399,3 +399,37 @@ fn of_more_disputes_than_are_told_none_is_over() {
     assert_eq!(of(&mut released(512)), (512, false));
     assert_eq!(of(&mut released(513)), (512, true));
 }
+
+/// An annotation ends with the pod's object, and whoever creates pods can write it: it is shown, and proves nothing.
+#[test]
+fn a_branch_eni_is_reserved_for_its_pod_and_no_finding_rests_on_it() {
+    let eni = |pod: PodName| Reservation {
+        store: crate::fact::store::AWS_BRANCH_ENI.into(),
+        network: "eni-0f9c8b7a6d5e4f321".into(),
+        key: "pods/shop/api-0/10.0.0.5".into(),
+        container_id: None,
+        ifname: None,
+        pod: Some(pod),
+        ..reservation(5, "")
+    };
+    let mut case = Case::with_runtime();
+    case.at(1, Observation::Sight(SEEN));
+    case.at(2_000, Observation::Reservation(eni(pod_name())));
+    let verdict = case.0.verdict(ip(5), None);
+    let told = verdict.reasons.iter().any(|why| why.contains("aws-branch-eni has it reserved"));
+    assert!(!verdict.free && told, "{verdict:#?}");
+    let [known] = &case.0.reservations_view(None, None, 9)[..] else { panic!() };
+    assert_eq!((known.agree.as_deref(), known.kernel.len()), (Some("yes"), 1));
+    // The object goes before the pod has ended.
+    let key = "pods/shop/api-0/10.0.0.5".to_owned();
+    let store = crate::fact::store::AWS_BRANCH_ENI.to_owned();
+    case.at(3_000, Observation::ReservationGone { store, key });
+    case.wants(60_000);
+    assert_eq!(case.codes(), [], "nothing was released");
+    // Somebody writes the IP of that pod into an annotation of his own.
+    let other = PodName { namespace: "mallory".into(), name: "x".into(), uid: None };
+    case.at(61_000, Observation::Reservation(eni(other)));
+    case.wants(120_000);
+    assert_eq!(case.codes(), [], "nobody was given it");
+    assert!(!case.0.store_counts(crate::fact::store::AWS_BRANCH_ENI));
+}

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::fact::{BootNs, Holder, store};
 
 use super::mismatch::Match;
-use super::stores::is_of_the_cluster;
+use super::stores::{is_by_pod_object, is_of_the_cluster};
 use crate::map::workload::HUNG;
 use crate::map::workload::Proofs;
 use crate::map::workload::Why;
@@ -448,11 +448,11 @@ impl NodeMap {
         })
     }
 
-    /// Whether the last report of a store is still valid. Files keep their content while nobody reads them; the API
+    /// Whether findings may rest on the last report of a store. Files keep their content while nobody reads them; the API
     /// server's objects go on changing while it does not answer.
     #[must_use]
     pub fn store_counts(&self, store: &str) -> bool {
-        !is_of_the_cluster(store) || self.store_answers(store)
+        !is_by_pod_object(store) && (!is_of_the_cluster(store) || self.store_answers(store))
     }
 
     /// Whether a reservation counts as a leak.

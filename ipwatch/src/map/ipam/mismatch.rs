@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, CniCommand, Link, SourceStatus, store};
 
-use super::stores::is_freed_by_cni;
+use super::stores::{is_by_pod_object, is_freed_by_cni};
 use crate::fact::cgroup::{attribution, session_user};
 use crate::map::workload::HUNG;
 use crate::map::workload::mounts_of;
@@ -280,7 +280,8 @@ impl NodeMap {
         now: BootNs,
         found: &mut Vec<IpamMismatch<'a>>,
     ) {
-        let reserved: Vec<&ReservationEntry> = self.reservations_of(ip).collect();
+        let all = self.reservations_of(ip).filter(|entry| !is_by_pod_object(&entry.store));
+        let reserved: Vec<&ReservationEntry> = all.collect();
         // Its own reservation exists: any other reservation of the IP belongs to another network.
         if reserved.iter().any(|entry| self.belongs(holder, entry) == Match::Same) {
             return;

@@ -14,6 +14,7 @@ use super::configured;
 use super::leaks;
 use super::mismatch::Match;
 use super::ranges;
+use super::stores::is_by_pod_object;
 use crate::map::{Kinds, NetnsId, NodeMap, Table, Thresholds};
 
 /// Maximum number of reservations, of all stores.
@@ -341,6 +342,9 @@ impl NodeMap {
     /// Remembers what a store let go of. An IP that was handed out and given back before it was up does not hide who
     /// still has it, and neither does one that was parked.
     fn remember_release(&mut self, was: ReservationEntry, at: BootNs) {
+        if is_by_pod_object(&was.store) {
+            return;
+        }
         let key = (was.ip, was.store.clone(), was.key.clone());
         let hides = self.ipam.releases.get(&key).is_some_and(|known| {
             known.was.container_id != was.container_id

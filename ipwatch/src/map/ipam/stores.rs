@@ -11,6 +11,15 @@ pub(super) const BY_BLOCKS: [(&str, &str); 1] = [(store::CALICO, store::CALICO_P
 /// Stores whose IPs are not freed by a CNI plugin.
 const WITHOUT_CNI: [&str; 2] = [store::LIBNETWORK, store::NETAVARK];
 
+/// Stores of which a reservation is no more than what a pod's object says: it ends with the object and not with the pod,
+/// and whoever may create pods may have written it. It is shown to people; no finding rests on it.
+const BY_POD_OBJECT: [&str; 1] = [store::AWS_BRANCH_ENI];
+
+/// Whether a reservation of a store is no more than what a pod's object says.
+pub(in crate::map) fn is_by_pod_object(store: &str) -> bool {
+    BY_POD_OBJECT.contains(&store)
+}
+
 /// Whether a CNI plugin frees the reservations of a store.
 #[must_use]
 pub fn is_freed_by_cni(store: &str) -> bool {

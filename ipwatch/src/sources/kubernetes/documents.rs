@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::branch_enis;
 use crate::sources::json::{Few, Name};
 
 /// `Status`: the body of an error.
@@ -172,7 +173,7 @@ fn annotations<'de, A: Annotated, D: Deserializer<'de>>(deserializer: D) -> Resu
     deserializer.deserialize_any(Entries(PhantomData))
 }
 
-/// The annotation that marks the mirror of a static pod, and those that Calico writes.
+/// The annotation that marks the mirror of a static pod, and those that Calico and AWS write.
 #[derive(Debug, Default)]
 pub(crate) struct Annotations {
     pub(super) mirror: Option<String>,
@@ -180,6 +181,8 @@ pub(crate) struct Annotations {
     pub(super) calico_ips: Option<String>,
     /// The container id of the ADD.
     pub(super) calico_container: Option<String>,
+    /// The pod's branch ENIs, unparsed.
+    pub(super) pod_eni: Option<String>,
 }
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -187,11 +190,20 @@ const CALICO_IPS: &str = "cni.projectcalico.org/podIPs";
 /// Older versions write only one IP, in this one.
 const CALICO_IP: &str = "cni.projectcalico.org/podIP";
 const CALICO_CONTAINER: &str = "cni.projectcalico.org/containerID";
+const POD_ENI: &str = "vpc.amazonaws.com/pod-eni";
 
 impl Annotated for Annotations {
-    const KEYS: &[&str] = &[MIRROR, CALICO_IPS, CALICO_IP, CALICO_CONTAINER];
+    const KEYS: &[&str] = &[MIRROR, CALICO_IPS, CALICO_IP, CALICO_CONTAINER, POD_ENI];
 
     fn read(&mut self, key: &str, value: Value) -> Result<(), serde_json::Error> {
+        if key == POD_ENI {
+            // Longer than a name, and ignored if it is invalid, as those below.
+            self.pod_eni = match value {
+                Value::String(text) => Some(text).filter(|text| text.len() <= branch_enis::LONGEST),
+                _ => None,
+            };
+            return Ok(());
+        }
         let text = serde_json::from_value(value).map(|Name(text)| text);
         match (key, text) {
             (MIRROR, text) => self.mirror = Some(text?),

@@ -8,7 +8,7 @@ use crate::fact::Observation;
 /// Parses answers of the API server: lists and watch lines of every kind except Calico's (`calico::fuzz`).
 pub(in crate::sources) fn kubernetes(bytes: &[u8]) {
     let mut out = Vec::new();
-    each(bytes, &mut pods::Pods { node: "node-1".to_owned(), calico: true }, &mut out);
+    each(bytes, &mut pods::Pods::of("node-1".to_owned(), true), &mut out);
     each(bytes, &mut whereabouts::Pools::default(), &mut out);
     each(bytes, &mut networks::Networks::default(), &mut out);
     let _ = serde_json::from_slice::<Status>(bytes);

@@ -1,9 +1,10 @@
 //! The pods of this node. If Calico stores its data in the API server, a pod is its own endpoint: its annotations
-//! contain what the ADD has set up, and the DEL empties them.
+//! contain what the ADD has set up, and the DEL empties them. Branch ENIs of AWS are in an annotation as well.
 
 use std::net::IpAddr;
 
 use super::SOURCE;
+use super::branch_enis::BranchEnis;
 use super::documents;
 use super::reflector::{Change, Kind};
 use crate::fact::{self, Observation, Scope};
@@ -17,6 +18,7 @@ pub(super) struct Pods {
     pub(super) node: String,
     /// Also report Calico's endpoints.
     pub(super) calico: bool,
+    branch_enis: BranchEnis,
 }
 
 impl Kind for Pods {
@@ -40,13 +42,20 @@ impl Kind for Pods {
 
     fn tell(&mut self, change: Change<Self::Item>, out: &mut Vec<Observation>) {
         match change {
-            Change::Began => out.extend(self.scopes().map(Observation::Began)),
+            Change::Began => {
+                self.branch_enis.began();
+                out.extend(self.scopes().map(Observation::Began));
+            }
             Change::Ended { began, complete } => {
+                self.branch_enis.ended(complete, out);
                 let ended = |scope| Observation::Ended { scope, began, complete };
                 out.extend(self.scopes().map(ended));
             }
             Change::Confirmed => out.push(Observation::PodsConfirmed),
             Change::Now(pod) => {
+                if pod.spec.node_name.0 == self.node {
+                    self.branch_enis.now(&pod.metadata, out);
+                }
                 let endpoint = self.endpoint(&pod);
                 if let Some(pod) = self.own(pod) {
                     out.push(Observation::Pod(pod));
@@ -54,6 +63,7 @@ impl Kind for Pods {
                 }
             }
             Change::Gone(pod) => {
+                self.branch_enis.gone(&pod.metadata, out);
                 out.extend(self.calico.then(|| unwired(&pod.metadata)));
                 let uid = Some(pod.metadata.uid.0).filter(|uid| !uid.is_empty());
                 out.extend(uid.map(|uid| Observation::PodGone { uid }));
@@ -63,6 +73,11 @@ impl Kind for Pods {
 }
 
 impl Pods {
+    /// The pods of a node, and with `calico` its endpoints.
+    pub(super) fn of(node: String, calico: bool) -> Self {
+        Self { node, calico, branch_enis: BranchEnis::default() }
+    }
+
     fn scopes(&self) -> impl Iterator<Item = Scope> + use<> {
         std::iter::once(Scope::Pods).chain(self.endpoints())
     }
@@ -150,7 +165,7 @@ mod tests {
             "spec": {"nodeName": "node-1"},
         }));
         let mut out = Vec::new();
-        Pods { node: "node-1".to_owned(), calico }.tell(Change::Now(pod.unwrap()), &mut out);
+        Pods::of("node-1".to_owned(), calico).tell(Change::Now(pod.unwrap()), &mut out);
         out
     }
 

@@ -40,7 +40,7 @@ fn run(url: &str, pace: Pace) -> Seen {
 
 /// The same, trusting this CA certificate in PEM.
 fn run_trusting(authority: &str, url: &str, pace: Pace) -> Seen {
-    follow_kind(Pods { node: "node-1".into(), calico: false }, authority, url, pace)
+    follow_kind(Pods::of("node-1".into(), false), authority, url, pace)
 }
 
 fn follow_kind(kind: impl reflector::Kind, authority: &str, url: &str, pace: Pace) -> Seen {
