@@ -1,6 +1,6 @@
 //! The healthy run: pods start and end in real containerds in every ordinary way, on bridges, ptp and macvlan, beside
-//! plugins that are called as fast as on a busy node, with the default graces. Not a single finding may be raised,
-//! not even as `pending`.
+//! plugins that are called as fast as on a busy node, with the default graces. The runtime and ipwatch itself are
+//! restarted meanwhile, as by an upgrade. Not a single finding may be raised, not even as `pending`.
 //!
 //! The usual run makes [`CYCLES`] cycles, or as many as fit into a minute; `IPWATCH_TEST_CYCLES` (`cargo xtask test
 //! --only healthy --cycles 10000`) sets their number.
@@ -26,7 +26,9 @@ support::tests! {
 const CYCLES: usize = 60;
 const TIME: Duration = Duration::from_secs(50);
 /// Minimum of any run: each kind twice.
-const LEAST: usize = 26;
+const LEAST: usize = 2 * KINDS;
+/// Number of kinds of cycles.
+const KINDS: usize = 14;
 /// The default grace of a dead sandbox, a poll of the runtime and a second look: by then what the last cycles left
 /// behind would be found.
 const AFTERWARDS: Duration = Duration::from_secs(38);
@@ -62,8 +64,8 @@ impl<'a> Node<'a> {
     }
 
     /// One cycle; the kinds take turns.
-    fn cycle(&mut self, n: usize) {
-        match n % 13 {
+    fn cycle(&mut self, n: usize, watch: &mut Watch<'_>) {
+        match n % KINDS {
             0 | 4 => self.plain(),
             1 => self.sandbox_only(),
             2 => self.rolled(),
@@ -75,7 +77,8 @@ impl<'a> Node<'a> {
             9 => self.plain_on("", "ptp-0"),
             10 => self.plain_on(MACVLAN, "mac-0"),
             11 => self.remade_on_macvlan(),
-            _ => self.runtime_restarts(),
+            12 => self.runtime_restarts(),
+            _ => self.ipwatch_restarts(n / KINDS, watch),
         }
     }
 
@@ -172,6 +175,60 @@ impl<'a> Node<'a> {
             assert_eq!(self.containerd.state_of(&pod.sandbox).as_deref(), Some("READY"));
         }
     }
+
+    /// ipwatch is upgraded, or killed, while a pod starts and another one ends; the next run finds the state of the last.
+    fn ipwatch_restarts(&mut self, turn: usize, watch: &mut Watch<'_>) {
+        let ends = self.pod("batch");
+        watch.end(turn % 2 == 1);
+        self.containerd.stop(&ends);
+        let starts = self.pod("batch");
+        watch.begin();
+        self.containerd.stop(&starts);
+    }
+}
+
+/// The daemon under test, and what each of its runs reported.
+struct Watch<'a> {
+    lab: &'a Lab,
+    config: Config,
+    run: Option<(Daemon, Follower)>,
+    /// Changes that earlier runs reported.
+    told: Vec<Value>,
+}
+
+impl<'a> Watch<'a> {
+    fn start(lab: &'a Lab, config: Config) -> Self {
+        let mut watch = Self { lab, config, run: None, told: Vec::new() };
+        watch.begin();
+        watch
+    }
+
+    fn begin(&mut self) {
+        let daemon = Daemon::start(self.lab, &self.config);
+        let follower = daemon.follow();
+        self.run = Some((daemon, follower));
+    }
+
+    fn end(&mut self, by_force: bool) {
+        let (daemon, follower) = self.run.take().expect("it runs");
+        self.told.extend(follower.changes_seen());
+        drop(follower);
+        if by_force {
+            daemon.crash();
+        } else {
+            assert!(daemon.stop().success());
+        }
+    }
+
+    fn daemon(&self) -> &Daemon {
+        &self.run.as_ref().expect("it runs").0
+    }
+
+    /// Everything that was reported, by all runs.
+    fn changes(&self) -> Vec<Value> {
+        let now = self.run.iter().flat_map(|(_, follower)| follower.changes_seen());
+        self.told.iter().cloned().chain(now).collect()
+    }
 }
 
 /// Calls plugins as on a busy node, for containers without a runtime, until stopped.
@@ -248,8 +305,7 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
         .networks(&node.far.conf_dirs(), &node.far.bin_dir())
         .networks(&[network::conf_dir(lab)], &network::bin_dir(lab))
         .cache_dir(Path::new(CNI_CACHE));
-    let daemon = Daemon::start(lab, &config);
-    let follower = daemon.follow();
+    let mut watch = Watch::start(lab, config);
     begin();
     let began = Instant::now();
     let wanted = harness::cycles();
@@ -258,9 +314,9 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
         if wanted.is_none() && cycles >= LEAST && began.elapsed() > TIME {
             break;
         }
-        node.cycle(cycles);
+        node.cycle(cycles, &mut watch);
         if cycles % 100 == 0 {
-            quiet(lab, &daemon, &follower, (cycles, made));
+            quiet(&watch, (cycles, made));
         }
         cycles += 1;
     }
@@ -268,11 +324,12 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
     let rate = made.load(Ordering::Relaxed) as f64 / took.as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     std::thread::sleep(AFTERWARDS);
-    quiet(lab, &daemon, &follower, (cycles, made));
+    quiet(&watch, (cycles, made));
+    let daemon = watch.daemon();
     lead::healthy(cycles, made.load(Ordering::Relaxed), 0);
-    knows_the_living_alone(lab, &daemon, &node.steady.iter().map(|pod| &**pod).collect::<Vec<_>>());
+    knows_the_living_alone(lab, daemon, &node.steady.iter().map(|pod| &**pod).collect::<Vec<_>>());
     let _guilty = never::guilty(lab);
-    until("what is wrong is told", 30, || never::logged(lab, &daemon).is_some());
+    until("what is wrong is told", 30, || never::logged(lab, daemon).is_some());
     println!(
         "{}{cycles} pod cycles in {:.0} s, {rate:.0} CNI calls a second beside them: no finding, {} kB resident",
         harness::FIGURE,
@@ -283,10 +340,10 @@ fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &Atomi
 
 /// Checks that nothing was reported, not even as `pending`; a report counts as a false alarm.
 #[track_caller]
-fn quiet(lab: &Lab, daemon: &Daemon, follower: &Follower, (cycles, made): (usize, &AtomicUsize)) {
-    let mut changes = follower.changes_seen();
-    changes.retain(|change| !never::is_elsewhere(lab, change));
-    let logged = never::logged(lab, daemon);
+fn quiet(watch: &Watch<'_>, (cycles, made): (usize, &AtomicUsize)) {
+    let mut changes = watch.changes();
+    changes.retain(|change| !never::is_elsewhere(watch.lab, change));
+    let logged = never::logged(watch.lab, watch.daemon());
     if changes.is_empty() && logged.is_none() {
         return;
     }
