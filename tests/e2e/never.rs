@@ -12,6 +12,7 @@ use serde_json::Value;
 use support::cgroup::Freezer;
 use support::fake_cri::FakeCri;
 use support::fuse::Hung;
+use support::keepalived::Keepalived;
 use support::pod::{CNI_CACHE, Containerd, Slow};
 use support::poll::until;
 use support::role::{Helper, Role, Running};
@@ -29,6 +30,7 @@ support::tests! {
     a_pod_that_ends_by_itself needs [Pods, Fuse],
     netns_of_people_and_of_pools needs [Fuse] @ Kernel,
     netns_of_people_and_of_pools_beside_a_runtime needs [FakeCri, Fuse],
+    a_virtual_ip_that_keepalived_moves needs [Keepalived, Fuse],
     processes_of_a_live_pod needs [FakeCri, Fuse, FreezerV2, PlainCore] @ Kernel,
 }
 
@@ -273,5 +275,39 @@ fn processes_of_a_live_pod(lab: &Lab) {
     });
     wait();
     assert_eq!(innocents.len(), 6);
+    watch.was_quiet(lab);
+}
+
+/// Two pods with real keepalived: a master that is stopped, and one that comes back and takes the virtual IP from the
+/// other. For a moment both may have it.
+fn a_virtual_ip_that_keepalived_moves(lab: &Lab) {
+    let lan = Netns::new(lab, "lan");
+    lan.ip("link add br0 type bridge");
+    lan.ip("link set br0 up");
+    let pod = |name: &str, n: u8| {
+        let netns = Netns::new(lab, name);
+        netns.veth_to("eth0", &lan, name);
+        lan.ip(&format!("link set {name} master br0"));
+        netns.add_address(&lab.cidr(n), "eth0");
+        let uid = format!("{n:08x}-0000-4000-8000-000000000002");
+        let sandbox = Sandbox::make_as(lab, &netns, &lab.cidr(n), "", (name, &uid));
+        (netns, sandbox)
+    };
+    // A duplicate of these two would page: a runtime made them, says the CNI result cache.
+    let ((low, sandbox), (high, _other)) = (pod("low", 11), pod("high", 12));
+    let watch = Watch::start(lab, &config().cache_dir(sandbox.cache()), None);
+    let vip = lab.ip(10).to_string();
+    let has = |netns: &Netns, wanted| Keepalived::await_vip(netns, &vip, wanted);
+    let _backup = Keepalived::start(lab, &low, &vip, 90);
+    has(&low, true);
+    for _ in 0..3 {
+        let master = Keepalived::start(lab, &high, &vip, 110);
+        has(&high, true);
+        has(&low, false);
+        drop(master);
+        has(&high, false);
+        has(&low, true);
+    }
+    wait();
     watch.was_quiet(lab);
 }

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use support::cgroup;
+use support::cgroup::{self, LittleCpu};
 use support::fuse::Hung;
 use support::innocent::{self, Innocent};
-use support::role::Running;
+use support::role::{Helper, Role, Running};
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Netns, Sandbox, eventually, patience};
 
@@ -22,6 +22,7 @@ support::tests! {
     scan_says_so_without_a_daemon needs [Fuse] @ Kernel Stock Rung Container,
     explain_says_what_to_do needs [Fuse] @ Kernel Rung Container,
     the_innocent_raise_nothing needs [Fuse, FreezerV2, PlainCore] @ Kernel Stock Rung Container,
+    an_exit_with_little_cpu_is_slow needs [LittleCpu] @ Alone,
     the_frozen_of_cgroup_v1_raise_nothing needs [Fuse, FreezerV1] @ Kernel Stock Rung Container,
 }
 
@@ -303,4 +304,45 @@ fn raise_nothing(lab: &Lab, hints: &[&str], start: impl FnOnce(&[Netns]) -> Vec<
         let pid = innocent.helper.pid();
         assert!(findings.is_empty(), "{} pid {pid}: {findings:?}", netns.name());
     }
+}
+
+/// A pod's process with thousands of threads is killed and gets next to no CPU time: by a share, while others want the
+/// CPU, and by a limit.
+fn an_exit_with_little_cpu_is_slow(lab: &Lab) {
+    let netns = [with_address(lab, "share"), with_address(lab, "limit")];
+    let pods = netns.each_ref().map(|netns| Sandbox::make(lab, netns, &lab.cidr(7), ""));
+    let daemon = Daemon::start(lab, &config().cache_dir(pods[0].cache()));
+    let follower = daemon.follow();
+    let groups = [LittleCpu::by_share(lab), LittleCpu::by_limit(lab)];
+    let start = |n: usize| {
+        let threads = Helper::new(Role::Threads).arg("5000").inside(&netns[n]).within(&pods[n]);
+        let helper = threads.start();
+        pods[n].await_in(helper.pid());
+        daemon.await_holder(lab.ip(7), netns[n].inode, "it", |h| h["pid"] == helper.pid());
+        groups[n].take(helper.pid());
+        helper
+    };
+    let helpers = [start(0), start(1)];
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let others: Vec<Running> = (0..cpus).map(|_| Helper::new(Role::Busy).start()).collect();
+    helpers.iter().for_each(|helper| helper.signal(libc::SIGKILL));
+    let finding = await_finding_within(&daemon, &netns[0], GRACE + 20);
+    assert_eq!(finding["severity"], "info", "{finding:#?}");
+    let proof = finding["evidence"].to_string();
+    assert!(proof.contains("it has been exiting for ") && proof.contains("not stuck"), "{proof}");
+    // Longer than the grace, which begins again with each look that shows progress.
+    std::thread::sleep(std::time::Duration::from_secs(u64::from(2 * GRACE)));
+    drop(others);
+    drop(groups);
+    support::poll::until("both have ended", 60, || {
+        netns.iter().all(|netns| daemon.findings_in(netns.inode).is_empty())
+            && !helpers.iter().any(|helper| support::proc::is_alive(helper.pid()))
+    });
+    let loud = |change: &Value| {
+        let finding = &change["finding"];
+        netns.iter().any(|netns| finding["subject"]["netns"]["inode"] == netns.inode)
+            && finding["severity"] != "info"
+    };
+    let told: Vec<Value> = follower.changes_seen().into_iter().filter(loud).collect();
+    assert!(told.is_empty(), "{told:#?}");
 }

@@ -118,11 +118,84 @@ fn memory_v1() -> Option<PathBuf> {
 }
 
 fn memory_v2() -> Option<PathBuf> {
+    v2_with("memory")
+}
+
+/// Mount point of the v2 hierarchy, if groups have this controller.
+fn v2_with(controller: &str) -> Option<PathBuf> {
     let given = |root: &PathBuf| {
         let controllers = fs::read_to_string(root.join("cgroup.subtree_control"));
-        controllers.is_ok_and(|text| text.split_whitespace().any(|one| one == "memory"))
+        controllers.is_ok_and(|text| text.split_whitespace().any(|one| one == controller))
     };
     v2().filter(given)
+}
+
+/// A group of the test's own that gets little CPU time. Its processes get as much as others when it is dropped;
+/// [`crate::sweep`] removes it.
+#[derive(Debug)]
+pub struct LittleCpu {
+    dir: PathBuf,
+    v2: bool,
+}
+
+impl LittleCpu {
+    /// The smallest share there is, which counts while others want the CPU: two of 1024 of a usual group.
+    #[must_use]
+    pub fn by_share(lab: &Lab) -> Self {
+        let group = Self::make(lab, "share");
+        group.set(("cpu.shares", "2"), ("cpu.weight", "1"));
+        group
+    }
+
+    /// A limit of a hundredth of a CPU. Linux 6.18 limits no process that exits (`throttle_cfs_rq_work`,
+    /// kernel/sched/fair.c).
+    #[must_use]
+    pub fn by_limit(lab: &Lab) -> Self {
+        let group = Self::make(lab, "limit");
+        group.set(("cpu.cfs_quota_us", "1000"), ("cpu.max", "1000 100000"));
+        group
+    }
+
+    fn make(lab: &Lab, name: &str) -> Self {
+        let (root, v2) = cpu().expect("a hierarchy with CPU time");
+        let dir = root.join(format!("{}-cpu-{name}", lab.tag()));
+        fs::create_dir_all(&dir).expect("make a cgroup");
+        Self { dir, v2 }
+    }
+
+    fn set(&self, on_v1: (&str, &str), on_v2: (&str, &str)) {
+        let (file, value) = if self.v2 { on_v2 } else { on_v1 };
+        fs::write(self.dir.join(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    /// Moves a process into the group.
+    pub fn take(&self, pid: u32) {
+        fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("move into the cgroup");
+    }
+}
+
+impl Drop for LittleCpu {
+    fn drop(&mut self) {
+        let files = [("cpu.shares", "1024"), ("cpu.cfs_quota_us", "-1")];
+        let files_v2 = [("cpu.weight", "100"), ("cpu.max", "max")];
+        for (file, value) in if self.v2 { files_v2 } else { files } {
+            let _ = fs::write(self.dir.join(file), value);
+        }
+    }
+}
+
+/// Why no group can get less CPU time.
+#[must_use]
+pub fn without_cpu() -> Option<String> {
+    cpu().is_none().then(|| "no cgroup hierarchy shares CPU time among groups".into())
+}
+
+/// Mount point of a hierarchy that shares CPU time among groups, and whether it is v2.
+fn cpu() -> Option<(PathBuf, bool)> {
+    let v1 = mounts()
+        .find(|m| m.kind == "cgroup" && m.options.split(',').any(|o| o == "cpu"))
+        .map(|m| (m.at, false));
+    v1.or_else(|| Some((v2_with("cpu")?, true)))
 }
 
 /// Mount point of the hierarchy whose paths name containers: systemd's on v1, else v2.
@@ -251,7 +324,8 @@ pub fn thaw(tag: &str) {
 
 /// Removes the groups of the test with this tag, when nothing runs in them.
 pub fn sweep(tag: &str) {
-    for root in [host_freezer(), lab_freezer(tag), memory_v1(), v2(), naming()] {
+    let cpu = cpu().map(|(root, _)| root);
+    for root in [host_freezer(), lab_freezer(tag), memory_v1(), cpu, v2(), naming()] {
         groups(root, tag).iter().for_each(|group| remove(group));
     }
 }

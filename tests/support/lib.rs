@@ -46,6 +46,7 @@ pub mod helm;
 pub mod innocent;
 pub mod ipam;
 pub mod journal;
+pub mod keepalived;
 pub mod kubernetes;
 pub mod lab;
 pub mod lead;

@@ -30,6 +30,10 @@ pub enum Need {
     Dockerd,
     /// podman with netavark, and runc.
     Podman,
+    /// keepalived.
+    Keepalived,
+    /// A cgroup hierarchy in which a group of the test gets less CPU time.
+    LittleCpu,
     /// The CRI helper, which imitates a runtime.
     FakeCri,
     /// The daemon that tests share (`Daemon::shared`): the test must only query it.
@@ -106,6 +110,8 @@ impl Need {
             Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
+            Need::Keepalived => crate::keepalived::missing(),
+            Need::LittleCpu => crate::cgroup::without_cpu(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::SharedDaemon => None,
             Need::Etcd => crate::etcd::missing(),
@@ -140,6 +146,8 @@ impl Need {
     pub fn may_be_missing(self) -> bool {
         // busybox, which is in VMs of another machine, knows no namespaces.
         self == Need::UmountN
+            // With v2, whoever started the tests decides which controllers they have.
+            || self == Need::LittleCpu
             // The newest packages may need a newer libc.
             || self == Need::NewerContainerd
             || self == Need::FreezerV1 && Need::Tracing.missing().is_some()

@@ -23,6 +23,7 @@ pub(crate) const E2E: &[&str] = &[
     "python3-venv",
     "podman",
     "netavark",
+    "keepalived",
 ];
 /// For a program that writes bolt files with the original library.
 pub(crate) const BOLT: &[&str] = &["golang-go", "golang-github-coreos-bbolt-dev"];
