@@ -6,6 +6,7 @@
 
 pub(super) mod fleet;
 mod node;
+mod room;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read, Write};

@@ -1,13 +1,14 @@
 //! `kubectl ipwatch findings` and `kubectl ipwatch ip`: asks the ipwatch of every node, some at once.
 //!
-//! A node that does not answer in time is named: nothing is known about it.
+//! A node that does not answer in time is named: nothing is known about it. So is a node whose answer has no room beside
+//! those of the others.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::IpAddr;
 use std::process::{Command, ExitCode};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -15,6 +16,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::node::{self, Silence};
+use super::room::{Allowance, Room};
 use super::{CONTAINER, LABEL, Own, Program, said};
 use crate::cli::args::Format;
 use crate::cli::output::Out;
@@ -24,6 +26,9 @@ use crate::contract::{Document, Fleet, FleetNode, SCHEMA};
 
 /// Words that begin a question to all nodes. A pod of such a name is `pod/findings`.
 pub(super) const WORDS: [&str; 2] = ["findings", "ip"];
+
+/// Maximum size of the answers of all nodes together, in bytes: of 3,000 nodes, 87 KiB each.
+const ROOM: u64 = 256 << 20;
 
 /// Asks the ipwatch of every node.
 #[derive(Debug, Parser)]
@@ -40,7 +45,8 @@ pub(in crate::cli) struct Asked {
 enum What {
     /// Findings of every node, the worst first
     #[command(after_help = "\
-Exit codes: 0 nothing is wrong, 1 findings, 2 no findings but some nodes did not answer, or an error.
+Exit codes: 0 nothing is wrong, 1 findings, 2 no findings but some nodes did not answer, or the answers of all have no room \
+in memory, or an error.
 
   kubectl ipwatch findings -A              of all namespaces, and those that are about no pod
   kubectl ipwatch findings -n shop         about pods of one namespace
@@ -57,7 +63,8 @@ Exit codes: 0 nothing is wrong, 1 findings, 2 no findings but some nodes did not
     },
     /// Where an IP is up, which pod has it, since when, and who had it before
     #[command(after_help = "\
-Exit codes: 0 it is up or reserved somewhere, 3 nowhere, 2 nowhere but some nodes did not answer, or an error.
+Exit codes: 0 it is up or reserved somewhere, 3 nowhere, 2 nowhere but some nodes did not answer, or the answers of all \
+have no room in memory, or an error.
 
   kubectl ipwatch ip 10.0.3.17")]
     Ip {
@@ -111,7 +118,7 @@ pub(super) fn read(
 pub(in crate::cli) fn main(asked: &Asked) -> ExitCode {
     let kubectl = Program { program: "kubectl".as_ref(), words: &[] };
     let mut print = |out: &Out, text: &str| out.raw(text.as_bytes());
-    match asked.run(kubectl, &mut print) {
+    match asked.run(kubectl, ROOM, &mut print) {
         Ok(code) => ExitCode::from(code),
         Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Err(failure) => crate::cli::failed(&failure),
@@ -128,7 +135,8 @@ impl Asked {
         }
     }
 
-    fn run(&self, kubectl: Program<'_>, print: &mut Print<'_>) -> Result<u8, Failure> {
+    /// `room`: the maximum size of the answers of all nodes.
+    fn run(&self, kubectl: Program<'_>, room: u64, print: &mut Print<'_>) -> Result<u8, Failure> {
         let format = match self.how().output {
             Shape::Table => Format::Table,
             Shape::Json => Format::Json,
@@ -146,7 +154,7 @@ impl Asked {
                 self.own.ipwatch_namespace
             )));
         }
-        let nodes = self.ask_all(kubectl, agents);
+        let (nodes, has_room) = self.ask_all(kubectl, agents, room);
         let taken_at = Timestamp::now().to_string();
         let fleet = Fleet { schema: SCHEMA.to_owned(), taken_at, nodes };
         let (text, code) = self.answer(&fleet, namespace.as_deref(), &out);
@@ -156,7 +164,7 @@ impl Asked {
         } else {
             print(&out, &text)?;
         }
-        Ok(code)
+        Ok(if has_room { code } else { ERROR })
     }
 
     /// The text for people, and the exit code.
@@ -198,8 +206,15 @@ impl Asked {
         Ok(agents(&said(command)?))
     }
 
-    fn ask_all(&self, kubectl: Program<'_>, agents: Vec<Agent>) -> Vec<FleetNode> {
+    /// The answers of these nodes, and whether there was room for all of them.
+    fn ask_all(
+        &self,
+        kubectl: Program<'_>,
+        agents: Vec<Agent>,
+        room: u64,
+    ) -> (Vec<FleetNode>, bool) {
         let all = agents.len();
+        let room = &Room::new(room, all);
         let left = Mutex::new(VecDeque::from(agents));
         let (told, answers) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -208,37 +223,50 @@ impl Asked {
                 scope.spawn(move || {
                     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
                     while let Some(agent) = next() {
-                        let answered = self.ask(kubectl, &agent);
+                        let allowance = Arc::new(room.allow());
+                        let answered = self.ask(kubectl, &agent, &allowance);
+                        let fits = !matches!(answered, Err(Silence::NoRoom));
                         let Agent { node, pod, .. } = agent;
                         let (documents, error) = match answered {
-                            Ok(documents) => (documents, None),
+                            Ok(documents) => {
+                                allowance.keep();
+                                (documents, None)
+                            }
                             Err(why) => (Vec::new(), Some(why.to_string())),
                         };
                         // The receiver lives as long as this scope.
-                        let _ = told.send(FleetNode { node, pod, error, documents });
+                        let _ = told.send((FleetNode { node, pod, error, documents }, fits));
                     }
                 });
             }
             drop(told);
             let mut progress = Progress::new(all);
-            let mut nodes = Vec::with_capacity(all);
-            for node in answers {
+            let (mut nodes, mut has_room) = (Vec::with_capacity(all), true);
+            for (node, fits) in answers {
                 progress.step(node.error.is_some());
                 nodes.push(node);
+                has_room &= fits;
             }
             progress.clear();
             nodes.sort_by(|a: &FleetNode, b| (&a.node, &a.pod).cmp(&(&b.node, &b.pod)));
-            nodes
+            (nodes, has_room)
         })
     }
 
-    fn ask(&self, kubectl: Program<'_>, agent: &Agent) -> Result<Vec<Document>, Silence> {
+    fn ask(
+        &self,
+        kubectl: Program<'_>,
+        agent: &Agent,
+        allowance: &Arc<Allowance>,
+    ) -> Result<Vec<Document>, Silence> {
         if agent.phase != "Running" {
             return Err(Silence::Refused(format!("its pod {} is {}", agent.pod, agent.phase)));
         }
         let patience = Duration::from_secs(self.how().timeout.into());
         let deadline = Instant::now() + patience;
-        let ask = |words: &[&str]| node::ask(self.exec(kubectl, agent, words), deadline, patience);
+        let ask = |words: &[&str]| {
+            node::ask(self.exec(kubectl, agent, words), deadline, patience, allowance)
+        };
         match &self.what {
             What::Findings { .. } => Ok(vec![ask(&["findings"])?]),
             What::Ip { ip, .. } => {

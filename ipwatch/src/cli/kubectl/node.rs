@@ -2,16 +2,19 @@
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::room::Allowance;
 use crate::contract::Document;
 
 /// Maximum size of an answer, in bytes: a few thousand findings.
 const LONGEST: u64 = 8 << 20;
+/// How much is read of an answer at once, in bytes.
+const PART: usize = 16 << 10;
 /// How much of the end of kubectl's stderr is kept, in bytes.
 const ERROR: usize = 4 << 10;
 /// Between two checks whether kubectl has ended.
@@ -31,21 +34,29 @@ pub(super) enum Silence {
     Unknown,
     #[error("its answer has more than {} MiB", LONGEST >> 20)]
     TooLong,
+    /// The answers of all nodes are too long together.
+    #[error("no room is left for its answer beside those of the others: ask it by itself")]
+    NoRoom,
 }
 
 /// Runs `kubectl exec … -- ipwatch query … -o json` until `deadline`, which is `patience` after the node's turn began.
+/// What it answers is charged to the node's `allowance`.
 pub(super) fn ask(
     mut command: Command,
     deadline: Instant,
     patience: Duration,
+    allowance: &Arc<Allowance>,
 ) -> Result<Document, Silence> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    let said = hear(&mut child, deadline).ok_or(Silence::Late(patience));
+    let said = hear(&mut child, deadline, allowance).ok_or(Silence::Late(patience));
     // Also ends a kubectl that goes on although its output has ended; it may have ended by itself.
     let _ = child.kill();
     let status = child.wait()?;
     let (out, complaints) = said?;
+    if allowance.is_refused() {
+        return Err(Silence::NoRoom);
+    }
     if out.len() as u64 == LONGEST {
         return Err(Silence::TooLong);
     }
@@ -58,13 +69,13 @@ pub(super) fn ask(
 }
 
 /// Both outputs until their end; `None` if the deadline comes first.
-fn hear(child: &mut Child, deadline: Instant) -> Option<(Vec<u8>, Vec<u8>)> {
-    let out = apart(child.stdout.take()?, |out| {
-        let mut text = Vec::new();
-        // What was read before an error is judged like an answer that was cut off.
-        let _ = out.take(LONGEST).read_to_end(&mut text);
-        text
-    })?;
+fn hear(
+    child: &mut Child,
+    deadline: Instant,
+    allowance: &Arc<Allowance>,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let room = Arc::clone(allowance);
+    let out = apart(child.stdout.take()?, move |out| all_of(out.take(LONGEST), &room))?;
     // To its end: a program whose stderr is closed is killed by what it writes there.
     let complaints = apart(child.stderr.take()?, |mut stderr| end_of(&mut stderr))?;
     let left = || deadline.saturating_duration_since(Instant::now());
@@ -91,6 +102,18 @@ fn apart<R: Read + Send + 'static>(
     let work = move || drop(told.send(read(from)));
     thread::Builder::new().stack_size(128 * 1024).spawn(work).ok()?;
     Some(came)
+}
+
+/// What is read before an error, or before there is no room, is judged like an answer that was cut off.
+fn all_of(mut out: impl Read, room: &Allowance) -> Vec<u8> {
+    let (mut text, mut part) = (Vec::new(), [0; PART]);
+    while let Ok(read @ 1..) = out.read(&mut part) {
+        if !room.take(read as u64) {
+            break;
+        }
+        text.extend_from_slice(part.get(..read).unwrap_or_default());
+    }
+    text
 }
 
 fn end_of(stderr: &mut impl Read) -> Vec<u8> {

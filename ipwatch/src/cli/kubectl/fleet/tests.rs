@@ -30,6 +30,10 @@ impl Kubectl {
     }
 
     fn run(&self, line: &str) -> (Result<u8, Failure>, String) {
+        self.run_within(ROOM, line)
+    }
+
+    fn run_within(&self, room: u64, line: &str) -> (Result<u8, Failure>, String) {
         let words = line.split_whitespace().map(OsString::from);
         let words = std::iter::once(OsString::from("kubectl-ipwatch")).chain(words).collect();
         let Ok(super::super::Meant::Fleet(asked)) = super::super::read(words) else {
@@ -38,7 +42,7 @@ impl Kubectl {
         let mut printed = String::new();
         let kubectl =
             Program { program: OsStr::new("sh"), words: &[Path::new(&self.program).as_os_str()] };
-        let code = asked.run(kubectl, &mut |_, text| {
+        let code = asked.run(kubectl, room, &mut |_, text| {
             printed.push_str(text);
             Ok(())
         });
@@ -130,6 +134,24 @@ fn an_ip_is_looked_for_on_every_node() {
     let fleet: Fleet = serde_json::from_str(&json).unwrap();
     assert_eq!(fleet.nodes.len(), 3);
     assert!(fleet.nodes.iter().all(|node| node.documents.len() == 3 && node.error.is_none()));
+}
+
+/// Three nodes with nearly half of the room each, and one with little.
+#[test]
+fn answers_that_are_too_long_together_are_named_and_the_others_are_shown() {
+    let exec =
+        "case \"$pod\" in\n*-003) ;;\n*) printf '%300000s' '' ;;\nesac\ncat \"$docs/scan.json\"";
+    let kubectl = Kubectl::new(&agents(4), exec);
+    let (code, text) = kubectl.run_within(700_000, "findings -A --at-once 1");
+    assert_eq!(code.unwrap(), ERROR, "{text}");
+    assert!(text.starts_with("2 of 4 nodes   "), "{text}");
+    let why = "\"no room is left for its answer beside those of the others: ask it by itself\"";
+    for node in ["node-001", "node-002"] {
+        assert!(text.contains(&format!("  {node}: {why}\n")), "{node}: {text}");
+    }
+    let (code, text) = kubectl.run("findings -A --at-once 1");
+    assert_eq!(code.unwrap(), FINDINGS, "{text}");
+    assert!(text.starts_with("4 nodes   "), "{text}");
 }
 
 #[test]
