@@ -1,12 +1,16 @@
-//! Many netns at the same time: the map equals the kernel's data, netns by netns.
+//! Many netns at the same time: the map equals the kernel's data, netns by netns, and a scrape stays small.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
 
 use support::poll::{settle, until};
+use support::prometheus::{self, Page};
 use support::{Config, Daemon, Lab, Netns};
 
 support::tests! {
     a_thousand_netns_with_ten_thousand_addresses @ Alone,
+    a_full_node_serves_what_was_recorded @ Alone,
 }
 
 const NETNS: usize = 1000;
@@ -68,4 +72,78 @@ fn told_by_ipwatch(daemon: &Daemon, wanted: &Map) -> Map {
         }
     }
     map
+}
+
+/// The scrape of a full node with findings, of which `cargo xtask scale` makes those of a whole fleet.
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/scrape.txt");
+/// Pods of a full node.
+const PODS: usize = 250;
+/// Most series of a node without `ipwatch_address_info`, as `docs/scale.md` promises.
+const SERIES: usize = 400;
+
+/// A metric that is added, renamed or gone has to be measured again; `IPWATCH_BLESS=1` records the scrape anew.
+fn a_full_node_serves_what_was_recorded(lab: &Lab) {
+    let address = prometheus::free_address();
+    let (_stage, config) = crate::top::node(lab);
+    let _pods: Vec<Netns> = (0..PODS).map(|n| pod(lab, n)).collect();
+    let metrics = format!(
+        "[metrics]\nlisten = \"{address}\"\naddress_info = true\npod_cidrs = [\"10.200.0.0/16\"]\n"
+    );
+    let daemon = Daemon::start(lab, &Config::of(&format!("{config}{metrics}")));
+    for code in ["netns-leaked", "ip-duplicate"] {
+        daemon.await_firing(code, 60, |_| true);
+    }
+    let scrape = || {
+        let accept = "application/openmetrics-text;version=1.0.0";
+        prometheus::get(&address, "/metrics", accept).expect("it is served")
+    };
+    until("each pod's IP is served", 60, || scrape().samples("ipwatch_address_info").len() >= PODS);
+    let page = scrape();
+    let all = page.body.lines().filter(|line| !line.starts_with('#')).count();
+    let series = all - page.samples("ipwatch_address_info").len();
+    println!("{}{series} series of a full node", support::harness::FIGURE);
+    assert!(series <= SERIES, "{series} series: a fleet has thousands of such nodes");
+    if std::env::var_os("IPWATCH_BLESS").is_some() {
+        fs::write(RECORDED, &page.body).expect("record the scrape");
+    }
+    let recorded = fs::read_to_string(PathBuf::from(RECORDED)).expect("a recorded scrape");
+    let recorded = Page { status: 200, head: String::new(), body: recorded };
+    let anew = "IPWATCH_BLESS=1 records it anew";
+    assert_eq!(families(&page), families(&recorded), "{RECORDED}: {anew}");
+    let (now, then) = (labels(&page), labels(&recorded));
+    for (name, labels) in &now {
+        // What has no sample in one of them has no labels there.
+        let recorded = then.get(name).unwrap_or(labels);
+        assert_eq!(labels, recorded, "labels of {name} in {RECORDED}: {anew}");
+    }
+}
+
+/// Names and types of the metrics of a page.
+fn families(page: &Page) -> BTreeSet<&str> {
+    page.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect()
+}
+
+/// The names of each metric's labels.
+fn labels(page: &Page) -> BTreeMap<&str, BTreeSet<&str>> {
+    let samples = page.body.lines().filter(|line| !line.starts_with('#'));
+    samples
+        .filter_map(|line| {
+            let (name, rest) = line.split_once('{')?;
+            let (labels, _) = rest.rsplit_once('}')?;
+            let names = labels.split("\",").filter_map(|label| Some(label.split_once('=')?.0));
+            Some((name, names.collect()))
+        })
+        .collect()
+}
+
+/// Both ends of its veth are in it: no pod can reach another.
+fn pod(lab: &Lab, n: usize) -> Netns {
+    let netns = Netns::new(lab, &n.to_string());
+    netns.ip_batch(&format!(
+        "link add eth0 type veth peer name eth1\naddr add 10.200.{}.{}/32 dev eth0\n\
+         link set eth1 up\nlink set eth0 up\n",
+        n / 250,
+        n % 250 + 1
+    ));
+    netns
 }

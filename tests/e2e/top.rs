@@ -28,8 +28,9 @@ fn top(socket: &Path) -> Command {
     command
 }
 
-/// The demo's pods of which one leaked and two have one IP, and a range of which they have IPs.
-fn node(lab: &Lab) -> (Stage, Config) {
+/// The demo's pods of which one leaked and two have one IP, and a range of which they have IPs; and the configuration of a
+/// daemon that sees them.
+pub(crate) fn node(lab: &Lab) -> (Stage, String) {
     let roles = std::env::current_exe().expect("this binary");
     let mut stage = Stage::new(&lab.subdir("demo"), &roles).expect("a stage");
     stage.healthy().expect("a healthy pod");
@@ -53,11 +54,12 @@ fn node(lab: &Lab) -> (Stage, Config) {
             .expect("reserve");
     }
     let lines = format!("node = \"node-17\"\n{}\n[ipam]\nconf_dirs = [{conf:?}]\n", stage.config());
-    (stage, Config::of(&lines))
+    (stage, lines)
 }
 
 fn a_person_looks_and_leaves(lab: &Lab) {
     let (stage, config) = node(lab);
+    let config = Config::of(&config);
     let daemon = Daemon::start(lab, &config);
     for (code, pod) in [("netns-leaked", Pod::LEAKED), ("ip-duplicate", Pod::TWIN)] {
         daemon.await_firing(code, SOON, |finding| finding["subject"]["ip"] == pod.ip().as_str());
@@ -66,7 +68,7 @@ fn a_person_looks_and_leaves(lab: &Lab) {
     let mut terminal = Pty::start(top(&socket), 80, 24);
     terminal.await_taken();
     terminal.await_text(&["node-17", "Ranges", "shop", "2 Findings", "SEV", "? help"]);
-    keep(&mut terminal, "narrow");
+    keep(&mut terminal, "top-80");
 
     // Others on this machine have their findings as well.
     terminal.type_in(&format!("/{}\r", Pod::TWIN.ip()));
@@ -84,10 +86,9 @@ fn a_person_looks_and_leaves(lab: &Lab) {
     terminal.await_text(&["ipwatch query history 10.88.7.5", "FROM"]);
     terminal.type_in("q\x1b");
     terminal.await_text(&["netns-leaked", "ip-duplicate"]);
-    // A picture for the documentation: `cargo xtask pictures`.
-    terminal.resize(160, 34);
+    terminal.resize(200, 32);
     terminal.await_text(&["netns-leaked", "Sources"]);
-    keep(&mut terminal, "wide");
+    keep(&mut terminal, "top-200");
     terminal.resize(10, 4);
     terminal.await_text(&["node-17"]);
     terminal.resize(80, 24);
@@ -124,7 +125,7 @@ fn a_person_looks_and_leaves(lab: &Lab) {
     drop(stage);
 }
 
-/// Keeps a screen, where `cargo xtask pictures` wants one.
+/// Keeps a screen for the documentation, if `cargo xtask pictures` asks for it.
 fn keep(terminal: &mut Pty, name: &str) {
     if let Some(dir) = std::env::var_os("IPWATCH_TEST_PICTURES") {
         let screen = terminal.screen().painted();

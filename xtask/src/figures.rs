@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::place;
 use crate::shell::{command, output};
+use crate::{place, scale};
 use runs::Runs;
 
 /// Figures that no command writes into the file. Each was measured once and entered by hand, so that no commit is
@@ -340,16 +340,21 @@ fn between(text: &str, word: &str, with: impl Fn(&str) -> Result<String>) -> Res
     Ok(out + rest)
 }
 
-/// The table with this name: `bench`, `by-hand`, `leads`, `plugin` or `prevention`.
+/// The table with this name: `bench`, `by-hand`, `leads`, `plugin`, `prevention`, `scale` or `scale-addresses`.
 fn table(name: &str, figures: &Figures) -> Result<String> {
     let rows: Vec<String> = match name {
-        "bench" => figures.iter().filter(|(name, _)| is_of_bench(name)).map(row).collect(),
+        "bench" => {
+            let of_bench = figures.iter().filter(|(name, _)| is_of_bench(name));
+            of_bench.map(|(name, figure)| row((name, figure))).collect()
+        }
         "by-hand" => {
             let by_hand = figures.iter().filter(|(name, _)| BY_HAND.contains(&name.as_str()));
             by_hand
                 .map(|(name, it)| format!("| {name} | {} | {} |", it.measured, it.goal))
                 .collect()
         }
+        "scale" => rows_of(scale::PREFIX, figures),
+        "scale-addresses" => rows_of(scale::PREFIX_WITH_ADDRESSES, figures),
         "leads" => LEADS.iter().map(|lead| row_of_lead(lead, figures)).collect::<Result<_>>()?,
         "plugin" => {
             OF_PLUGIN.iter().map(|name| row_of_plugin(name, figures)).collect::<Result<_>>()?
@@ -360,7 +365,9 @@ fn table(name: &str, figures: &Figures) -> Result<String> {
         _ => bail!("no table {name:?}"),
     };
     let heads = match name {
-        "bench" => "| Figure | Measured | Goal | Reached | Commit |\n|---|---|---|---|---|",
+        "bench" | "scale" | "scale-addresses" => {
+            "| Figure | Measured | Goal | Reached | Commit |\n|---|---|---|---|---|"
+        }
         "by-hand" | "plugin" => "| Figure | Measured | Goal |\n|---|---|---|",
         "prevention" => {
             "| kubelet: a force-deleted pod hangs, its IP is released, five pods start | Next pods that share the IP | Runs with a duplicate |\n|---|---|---|"
@@ -371,10 +378,18 @@ fn table(name: &str, figures: &Figures) -> Result<String> {
 }
 
 fn is_of_bench(name: &str) -> bool {
-    !name.starts_with("lead: ") && !BY_HAND.contains(&name)
+    let elsewhere = ["lead: ", scale::PREFIX, scale::PREFIX_WITH_ADDRESSES];
+    !elsewhere.iter().any(|prefix| name.starts_with(prefix)) && !BY_HAND.contains(&name)
 }
 
-fn row((name, figure): (&String, &Figure)) -> String {
+/// Rows of the figures whose names have this prefix, without it.
+fn rows_of(prefix: &str, figures: &Figures) -> Vec<String> {
+    let named =
+        figures.iter().filter_map(|(name, figure)| Some((name.strip_prefix(prefix)?, figure)));
+    named.map(row).collect()
+}
+
+fn row((name, figure): (&str, &Figure)) -> String {
     let reached = match figure.reached {
         Some(true) => "yes",
         Some(false) => "**no**",

@@ -16,6 +16,7 @@
 //! - `package`: builds a .deb and an .rpm, for this machine or for arm64.
 //! - `release`: everything that is handed on, for both architectures, reproducible and signed.
 //! - `bench [--before COMMIT] [FILTER]…`: measures the figures that the design promises, for `docs/figures.json`.
+//! - `scale [TARGETS]`: what a fleet of nodes costs a Prometheus with our rules and our dashboard, for `docs/scale.md`.
 //! - `figures [FILE COMMIT]`: writes the figures of `docs/figures.json` into the pages; with the saved output of a
 //!   benchmark of that commit, merges it first.
 //!
@@ -48,6 +49,7 @@ mod place;
 mod recordings;
 mod release;
 mod run;
+mod scale;
 mod seccomp;
 mod setup;
 mod shell;
@@ -87,6 +89,8 @@ Usage: cargo xtask COMMAND
   bench [--before COMMIT] [FILTER]...
                               measure what the design promises (root), into docs/figures.json and the pages;
                               --before: beside the build of that commit
+  scale [--addresses] [--minutes NUMBER] [TARGETS]
+                              measure a Prometheus that scrapes 3,000 simulated nodes, into docs/figures.json and the pages
   figures [FILE COMMIT]       write docs/figures.json into the pages, after merging the output of a bench of that commit";
 
 fn main() -> ExitCode {
@@ -108,6 +112,7 @@ fn main() -> ExitCode {
         ["pictures"] => pictures::draw().map(|()| true),
         ["seccomp"] => seccomp::make().map(|()| true),
         ["bench", filters @ ..] => bench::run(filters).map(|()| true),
+        ["scale", words @ ..] => scale::command_line(words).map(|()| true),
         ["figures", words @ ..] => figures::command_line(words).map(|()| true),
         _ => {
             eprintln!("{USAGE}");
