@@ -1,8 +1,11 @@
 //! The pictures in `docs/images`: each `NAME.svg` is made from `NAME.dot` by Graphviz; `report.svg` is the timeline of a
-//! report about a real pod that hangs, which an end-to-end test makes.
+//! report about a real pod that hangs, and `top-80.svg` and `top-200.svg` are screens of `ipwatch top` over real pods with so
+//! many columns. End-to-end tests make these. Each picture has the colours of a light and of a dark page.
 //!
 //! Graphviz's output differs from version to version, and no two runs take the same time, so a picture is compared with
 //! its sources by a checksum that is written into it, not by drawing it again.
+
+mod screen;
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,11 +15,22 @@ use anyhow::{Context as _, Result};
 use crate::shell::{command, output, run};
 use crate::{build, place, setup, test};
 
-/// The test that makes a report, and the variable that says where to.
-const REPORT: (&str, &str) = ("report::one_file_tells", "IPWATCH_TEST_PICTURES");
-/// What its picture is made by.
-const REPORT_SOURCES: [&str; 2] =
-    ["ipwatch/src/cli/report/picture.rs", "ipwatch/src/cli/report/style.css"];
+/// The variable that says where the tests leave what a picture is made of.
+const VARIABLE: &str = "IPWATCH_TEST_PICTURES";
+
+/// The test that makes a report, and what its picture is made by.
+const REPORT: &str = "report::one_file_tells";
+const REPORT_SOURCES: &[&str] =
+    &["ipwatch/src/cli/report/picture.rs", "ipwatch/src/cli/report/style.css"];
+
+/// The test that has screens, its screens, and what their pictures are made by.
+const TOP: &str = "top::a_person_looks";
+const SCREENS: [&str; 2] = ["top-80", "top-200"];
+const TOP_SOURCES: &[&str] = &[
+    "ipwatch/src/cli/top/draw.rs",
+    "ipwatch/src/cli/top/layout.rs",
+    "xtask/src/pictures/screen.rs",
+];
 
 /// Draws every picture again.
 pub(crate) fn draw() -> Result<()> {
@@ -25,12 +39,21 @@ pub(crate) fn draw() -> Result<()> {
     let dir = place::target().join("pictures");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir)?;
-    let (test, variable) = REPORT;
-    let mut e2e = test::end_to_end(&build::for_tests()?, &[test])?;
-    run(e2e.args(["--jobs", "1", test]).env(variable, &dir))?;
+    let tests = [REPORT, TOP];
+    let mut e2e = test::end_to_end(&build::for_tests()?, &tests)?;
+    run(e2e.args(["--jobs", "1"]).args(tests).env(VARIABLE, &dir))?;
     let page = fs::read_to_string(dir.join("redacted.html"))?;
-    let picture = format!("{}\n{}", mark(&report_sources()?), timeline(&page)?);
-    Ok(fs::write(images().join("report.svg"), picture)?)
+    keep("report.svg", REPORT_SOURCES, &timeline(&page)?)?;
+    for name in SCREENS {
+        let screen = fs::read_to_string(dir.join(format!("{name}.screen")))?;
+        keep(&format!("{name}.svg"), TOP_SOURCES, &screen::svg(&screen))?;
+    }
+    Ok(())
+}
+
+/// Writes a picture, with the checksum of what it is made by.
+fn keep(name: &str, sources: &[&str], picture: &str) -> Result<()> {
+    Ok(fs::write(images().join(name), format!("{}\n{picture}", mark(&joined(sources)?)))?)
 }
 
 /// The timeline of a page as a picture of its own, with the page's style.
@@ -50,9 +73,10 @@ fn timeline(page: &str) -> Result<String> {
     ))
 }
 
-fn report_sources() -> Result<String> {
-    let texts = REPORT_SOURCES.map(|source| fs::read_to_string(place::repository().join(source)));
-    Ok(texts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+/// The texts of these files.
+fn joined(sources: &[&str]) -> Result<String> {
+    let texts = sources.iter().map(|source| fs::read_to_string(place::repository().join(source)));
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 fn graphs() -> Result<()> {
@@ -105,9 +129,12 @@ mod tests {
             let wanted = mark(&fs::read_to_string(&source).unwrap());
             assert!(picture.starts_with(&wanted), "{}: cargo xtask pictures", source.display());
         }
-        let report = fs::read_to_string(images().join("report.svg")).unwrap();
-        let wanted = mark(&report_sources().unwrap());
-        assert!(report.starts_with(&wanted), "report.svg: cargo xtask pictures");
+        let screens = SCREENS.map(|name| (name, TOP_SOURCES));
+        for (name, sources) in [("report", REPORT_SOURCES)].into_iter().chain(screens) {
+            let picture = fs::read_to_string(images().join(format!("{name}.svg"))).unwrap();
+            let wanted = mark(&joined(sources).unwrap());
+            assert!(picture.starts_with(&wanted), "{name}.svg: cargo xtask pictures");
+        }
     }
 
     #[test]
