@@ -84,6 +84,17 @@ mod tests {
     }
 
     #[test]
+    fn the_changelog_of_this_repository_becomes_notes() {
+        let file = crate::place::repository().join("CHANGELOG.md");
+        let changelog = std::fs::read_to_string(file).unwrap();
+        let notes = section(&changelog, env!("CARGO_PKG_VERSION")).unwrap();
+        let headings: Vec<&str> = notes.lines().filter(|line| line.starts_with('#')).collect();
+        assert_eq!(headings, ["### Added", "### Changed", "### Fixed"], "each once, in this order");
+        assert!(!notes.contains("](docs/") && notes.contains("docs/release.md"), "no link is left");
+        assert!(!notes.trim_start().starts_with('#'), "it begins with a summary");
+    }
+
+    #[test]
     fn only_what_is_signed_is_verified() {
         let mut about = About {
             version: "0.1.0",
