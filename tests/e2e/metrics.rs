@@ -288,11 +288,17 @@ fn a_real_prometheus_runs_every_query_and_rule(lab: &Lab) {
     until("the alert fires", 30, || prometheus.query(&paged).len() == 1);
     let rules = prometheus.api("/api/v1/rules");
     let groups = rules["groups"].as_array().unwrap();
-    let all: Vec<&Value> = groups.iter().flat_map(|g| g["rules"].as_array().unwrap()).collect();
-    assert!(all.len() > 15, "{rules:#}");
-    for rule in all {
-        assert_eq!(rule["health"], "ok", "{rule:#}");
+    let mut count = 0;
+    for group in groups {
+        // A group with a longer interval of its own has not been evaluated yet; the tests of the rules do that.
+        let is_due = group["interval"].as_f64().unwrap() < 60.0;
+        for rule in group["rules"].as_array().unwrap() {
+            let fine = if is_due { "ok" } else { "unknown" };
+            assert!([fine, "ok"].contains(&rule["health"].as_str().unwrap()), "{rule:#}");
+            count += 1;
+        }
     }
+    assert!(count > 15, "{rules:#}");
 }
 
 fn the_rules_keep_what_they_promise(lab: &Lab) {
