@@ -227,9 +227,11 @@ impl Core {
         self.engine.apply(batch);
         self.scrape.facts += batch.len() as u64;
         self.memory.worked(batch.len(), clock::now());
-        // The facts of a dump carry the time at which it began; only those of probes show the latency.
+        // The facts of a dump carry the time at which it began, and tasks are reported late on purpose.
         let now = clock::now();
-        for fact in batch.iter().filter(|fact| fact.origin == Origin::Probe) {
+        for fact in
+            batch.iter().filter(|fact| fact.origin == Origin::Probe && is_told_at_once(fact))
+        {
             self.latency.record(now.since(fact.at));
         }
     }
@@ -522,4 +524,13 @@ fn tell_source(before: Option<&Source>, source: &Source) {
         SourceStatus::Degraded => tracing::info!(source = name, "degraded: {}", escape(detail)),
         SourceStatus::Down => tracing::warn!(source = name, "down: {}", escape(detail)),
     }
+}
+
+/// Whether the kernel half reports this as it happens.
+fn is_told_at_once(fact: &Fact) -> bool {
+    use Observation as O;
+    !matches!(
+        fact.what,
+        O::Task(_) | O::TaskExiting { .. } | O::TaskReleased { .. } | O::Signalled { .. }
+    )
 }

@@ -9,6 +9,10 @@ use crate::fact::{BootNs, Look, Progress};
 use crate::map::{LookEntry, TaskEntry, Thresholds};
 use crate::remedy::{Part, Step, Text, text};
 
+/// A core that takes this many times its grace counts as stuck, whatever is still written: to a server that takes a byte
+/// now and then it would be written for days.
+const DUMPS: u64 = 6;
+
 /// A thread that should have ended by now.
 pub(super) type Thread<'a> = (&'a TaskEntry, &'a LookEntry);
 
@@ -20,6 +24,11 @@ pub(super) fn grace(entry: &LookEntry, thresholds: &Thresholds) -> u64 {
 /// The kind of progress that the last looks showed, if that was less than a grace ago.
 pub(super) fn advances((task, entry): &Thread<'_>, thresholds: &Thresholds) -> Option<Progress> {
     let (at, progress) = task.progress.filter(|_| !entry.look.is_blank())?;
+    let dumps = matches!(progress, Progress::Dumps(_));
+    let since = task.leaving_since().unwrap_or(entry.at);
+    if dumps && entry.at.since(since) >= grace(entry, thresholds).saturating_mul(DUMPS) {
+        return None;
+    }
     (entry.at.since(at) < grace(entry, thresholds)).then_some(progress)
 }
 

@@ -192,7 +192,7 @@ fn evidence(
     proof.tell(By::Netlink, newest, format!("still up in {}: {ips}", evidence::netns_text(netns)));
     if !witnessed {
         let text = "the netns belongs to no container that a runtime knows, and no store reserves its IP for it: no \
-                    pod of these is affected";
+                    pod that ipwatch knows is affected";
         proof.tell(By::Runtime, newest, text);
     }
     if let Some(entry) = netns.owner().and_then(|owner| map.sandbox(&owner.sandbox)) {

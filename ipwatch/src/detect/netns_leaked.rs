@@ -179,13 +179,15 @@ fn release(netns: &Netns, holder: &Holder) -> Step {
 }
 
 fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
-    let held = netns.holders().chain(netns.candidates()).take(8);
-    let mut steps: Vec<Step> = held.map(|holder| release(netns, holder)).collect();
+    let release = |holder| release(netns, holder);
+    let mut steps: Vec<Step> = netns.holders().take(8).map(release).collect();
     if netns.held_by_kernel() {
         steps.push(Step::advice(text!(
             "Find what the kernel still does there: network file systems that were mounted from it, then processes \
              that pass fds to each other."
         )));
+        // They may be innocent.
+        steps.extend(netns.candidates().take(8).map(release));
         steps.push(Step::advice(text!(
             "If nothing is found, only a reboot frees it: drain the node first."
         )));
@@ -200,7 +202,10 @@ fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
             Command::new("ipwatch").owns(&["query", "ip"]).ip(*ip),
         ),
         None => {
-            Step::advice(text!("No reservation of its IPs is known: nothing else has to be freed."))
+            Step::advice(text!(
+                "No reservation of its IPs is known. If the network's IPAM has one that ipwatch does not see, release it with \
+                 the network's own CNI DEL."
+            ))
         }
     });
     steps.push(Step::never(&text!("delete the reservation while the IP is still up")));

@@ -28,6 +28,7 @@ pub(super) use ranges::usable;
 pub use ranges::{Level, RangeEntry, Usage};
 pub(super) use reservations::Ipam;
 pub use reservations::{Release, ReservationEntry, UnreadableEntry, WRITING};
+pub(in crate::map) use stores::is_by_pod_object;
 pub use stores::{is_freed_by_cni, is_of_the_cluster};
 
 use crate::fact::BootNs;

@@ -416,8 +416,8 @@ fn a_branch_eni_is_reserved_for_its_pod_and_no_finding_rests_on_it() {
     case.at(1, Observation::Sight(SEEN));
     case.at(2_000, Observation::Reservation(eni(pod_name())));
     let verdict = case.0.verdict(ip(5), None);
-    let told = verdict.reasons.iter().any(|why| why.contains("aws-branch-eni has it reserved"));
-    assert!(!verdict.free && told, "{verdict:#?}");
+    let told = verdict.reasons.iter().any(|why| why.contains("aws-branch-eni"));
+    assert!(!verdict.free && !told && verdict.reservations.len() == 1, "{verdict:#?}");
     let [known] = &case.0.reservations_view(None, None, 9)[..] else { panic!() };
     assert_eq!((known.agree.as_deref(), known.kernel.len()), (Some("yes"), 1));
     // The object goes before the pod has ended.
@@ -428,7 +428,12 @@ fn a_branch_eni_is_reserved_for_its_pod_and_no_finding_rests_on_it() {
     assert_eq!(case.codes(), [], "nothing was released");
     // Somebody writes the IP of that pod into an annotation of his own.
     let other = PodName { namespace: "mallory".into(), name: "x".into(), uid: None };
-    case.at(61_000, Observation::Reservation(eni(other)));
+    case.at(61_000, Observation::Reservation(eni(other.clone())));
+    let unused = Reservation { ip: ip(77), key: "pods/mallory/x/10.0.0.77".into(), ..eni(other) };
+    case.at(61_001, Observation::Reservation(unused));
+    let verdict = case.0.verdict(ip(77), None);
+    assert_eq!((verdict.in_pool, verdict.reservations.len()), (Some(false), 1));
+    assert!(!verdict.reasons.iter().any(|why| why.contains("aws-branch-eni")), "{verdict:#?}");
     case.wants(120_000);
     assert_eq!(case.codes(), [], "nobody was given it");
     assert!(!case.0.store_counts(crate::fact::store::AWS_BRANCH_ENI));

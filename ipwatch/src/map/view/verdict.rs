@@ -7,7 +7,8 @@ use crate::fact::SourceName;
 use crate::remedy::said;
 
 use super::ipam::{LISTED, reservation_view};
-use crate::map::{Netns, NodeMap};
+use crate::map::ipam::is_by_pod_object;
+use crate::map::{Netns, NodeMap, ReservationEntry};
 
 /// Minimum length of an abbreviated container id. Runtimes print 12 or 13 characters.
 const SHORT_ID: usize = 12;
@@ -27,7 +28,9 @@ impl NodeMap {
                 reasons.push(self.holding(netns, ip));
             }
         }
-        for entry in self.reservations_of(ip).take(LISTED) {
+        // What anybody who creates pods may have written is shown, and decides nothing.
+        let counts = |entry: &&ReservationEntry| !is_by_pod_object(&entry.store);
+        for entry in self.reservations_of(ip).filter(counts).take(LISTED) {
             if own(entry.container_id.as_deref()) {
                 continue;
             }
@@ -61,7 +64,9 @@ impl NodeMap {
             ip,
             free: reasons.is_empty(),
             reasons,
-            in_pool: Some(!pools.is_empty() || !reservations.is_empty()),
+            in_pool: Some(
+                !pools.is_empty() || self.reservations_of(ip).any(|entry| counts(&entry)),
+            ),
             pools,
             holders: self.ip_holders(ip),
             reservations,

@@ -11,12 +11,15 @@ use super::super::files::{Dir, numbered};
 use crate::clock;
 use crate::fact::{BootNs, Holder};
 
-/// Maximum number of candidates of one search.
+/// Maximum number of candidates of one search, and of one process.
 const MOST: usize = 8;
+const MOST_OF_ONE: usize = 2;
+/// Maximum number of sockets that one search looks at.
+const SOCKETS: usize = 65_536;
 
 impl Proc {
     /// The processes at whose Unix sockets fds wait unread, each socket once, and at most [`MOST`]. What cannot be read,
-    /// or not before `until`, is left out: candidates prove nothing, and neither does their absence.
+    /// or not before `until`, or is beyond a maximum, is left out: candidates prove nothing, and neither does their absence.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -30,7 +33,8 @@ impl Proc {
             }
             // A process that ends meanwhile, or whose fds cannot be read.
             let Ok(dir) = root.dir(pid.to_string()) else { continue };
-            let _ = of_process(pid, &dir, &mut seen, &mut found);
+            let more = of_process(pid, &dir, until, &mut seen).unwrap_or_default();
+            found.extend(more);
         }
         found.truncate(MOST);
         Ok(found)
@@ -40,10 +44,15 @@ impl Proc {
 fn of_process(
     pid: u32,
     dir: &Dir,
+    until: BootNs,
     seen: &mut HashSet<u64>,
-    found: &mut Vec<Holder>,
-) -> io::Result<()> {
+) -> io::Result<Vec<Holder>> {
+    let mut found = Vec::new();
     for fd in dir.numbers("fd")? {
+        // A process may have a million fds.
+        if clock::now() > until || seen.len() >= SOCKETS || found.len() >= MOST_OF_ONE {
+            break;
+        }
         let mut buffer = [0; 64];
         let Ok(link) = dir.link(&format!("fd/{fd}"), &mut buffer) else { continue };
         let Some(socket) = numbered(link, "socket") else { continue };
@@ -57,7 +66,7 @@ fn of_process(
             found.push(Holder::Candidate { pid, fd, comm: dir.comm(), unread });
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -96,6 +105,9 @@ mod tests {
     #[test]
     fn there_is_a_most() {
         let tree = Tree::new();
+        let many: Vec<_> = (0..20).map(|n| (n, 500 + u64::from(n), "scm_fds: 1\n")).collect();
+        process(&tree, 4_000_000, "greedy", &many);
+        assert_eq!(found(&tree).len(), MOST_OF_ONE, "it leaves room for others");
         for n in 0..20 {
             let one = &[(3, u64::from(n), "scm_fds: 1\n")];
             process(&tree, 4_000_001 + n, "agent", one);
