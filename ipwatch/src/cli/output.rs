@@ -325,6 +325,6 @@ mod tests {
         let ids = "k3f9q2m7x5wz4a6b\np81cn3t6v2ye7rkd\nr7d2h5kq4wz6xa3m\n";
         assert_eq!(names("scan.json"), ids);
         assert_eq!(names("query-history.json"), "10.0.3.17\n");
-        assert!(names("query-netns.json").ends_with("netns/4026532311\n"));
+        assert!(names("query-netns.json").ends_with("netns/4026532340\n"));
     }
 }
