@@ -37,9 +37,8 @@ pub(super) fn advances((task, entry): &Thread<'_>, thresholds: &Thresholds) -> O
 pub(super) fn hanging<'a>(threads: &[Thread<'a>], thresholds: &Thresholds) -> Vec<Thread<'a>> {
     let advances = |thread: &Thread<'_>| advances(thread, thresholds).is_some();
     let moves = threads.iter().any(advances);
-    let hangs =
-        |thread: &Thread<'_>| !advances(thread) && !(moves && awaits_its_own(&thread.1.look));
-    threads.iter().copied().filter(hangs).collect()
+    let is_slow = |thread: &Thread<'_>| advances(thread) || moves && awaits_its_own(&thread.1.look);
+    threads.iter().copied().filter(|thread| !is_slow(thread)).collect()
 }
 
 /// Whether a thread sleeps in its exit until other threads of its process have done their part: they hold its address
