@@ -2,7 +2,7 @@
 
 use super::sandboxes::{APP, ID, PATH, UID, mount_of, sandbox};
 use super::*;
-use crate::fact::{Container, ContainerMount, Life, Process};
+use crate::fact::{Container, ContainerMount, Holder, Life, Process};
 
 fn leftover(host: bool) -> Observation {
     Observation::ContainerMount(ContainerMount {
@@ -104,23 +104,28 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
     assert!(!case.codes().contains(&Code::MountLeakBlocksRemoval), "{:?}", case.codes());
 }
 
+/// What is found of a dead container that has a file system mounted by an agent, and whose netns these mounts hold.
+fn found_beside_an_agent(mut case: Case, holders: &[Holder]) -> Vec<Candidate> {
+    let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
+    case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
+    case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
+    case.empty(1_100);
+    case.list(1_200, Vec::new());
+    case.wants(32_000);
+    case.at(32_100, leftover(false));
+    let ids = vec![APP.into()];
+    case.at(32_100, Observation::ContainerMountsSearched { ids, complete: true });
+    case.at(32_100, Observation::HoldersSearched { netns: POD, complete: true });
+    case.searched(33_000, holders);
+    case.found()
+}
+
 /// Only the agent's finding pages, so it is as severe as what the agent keeps.
 #[test]
 fn an_agent_that_keeps_an_ip_which_others_can_be_given_is_critical() {
     let severity = |is_reserved: bool| {
-        let mut case = if is_reserved { Case::with_runtime() } else { Case::unreserved(100) };
-        let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
-        case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
-        case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
-        case.empty(1_100);
-        case.list(1_200, Vec::new());
-        case.wants(32_000);
-        case.at(32_100, leftover(false));
-        let ids = vec![APP.into()];
-        case.at(32_100, Observation::ContainerMountsSearched { ids, complete: true });
-        case.at(32_100, Observation::HoldersSearched { netns: POD, complete: true });
-        case.searched(33_000, &[mount_of("/host/run/netns/cni-1", 5, 40)]);
-        let found = case.found();
+        let case = if is_reserved { Case::with_runtime() } else { Case::unreserved(100) };
+        let found = found_beside_an_agent(case, &[mount_of("/host/run/netns/cni-1", 5, 40)]);
         let agent = found.iter().find(|one| one.code == Code::MountLeakBlocksRemoval).unwrap();
         let leaked = found.iter().find(|one| one.code == Code::NetnsLeaked).unwrap();
         assert_eq!(leaked.severity, agent.severity);
@@ -135,25 +140,11 @@ fn an_agent_that_keeps_an_ip_which_others_can_be_given_is_critical() {
 #[test]
 fn a_leaked_netns_follows_from_an_agents_mounts_only_where_nothing_else_holds_it() {
     for (elsewhere, follows) in [(false, true), (true, false)] {
-        let mut case = Case::with_runtime();
-        let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
-        case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
-        case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
-        case.empty(1_100);
-        case.list(1_200, Vec::new());
-        case.wants(32_000);
-        case.at(32_100, leftover(false));
-        case.at(
-            32_100,
-            Observation::ContainerMountsSearched { ids: vec![APP.into()], complete: true },
-        );
         let mut holders = vec![mount_of("/host/run/netns/cni-1", 5, 40)];
         if elsewhere {
             holders.push(mount_of(PATH, 1, 1));
         }
-        case.at(32_100, Observation::HoldersSearched { netns: POD, complete: true });
-        case.searched(33_000, &holders);
-        let found = case.found();
+        let found = found_beside_an_agent(Case::with_runtime(), &holders);
         let of = |code| found.iter().find(|one| one.code == code).unwrap();
         let (root, leaked) = (of(Code::MountLeakBlocksRemoval), of(Code::NetnsLeaked));
         let cause = follows.then(|| (root.code, root.key.clone()));
