@@ -46,8 +46,7 @@ fn a_writer_of_a_dead_server_is_found_and_freed(lab: &Lab) {
     let told = finding.to_string();
     assert!(told.contains("NFS") && told.contains("127.0.0.1:/export"), "{finding:#?}");
     shell.looks(&finding);
-    shell.succeeds(&change(&finding, "kubectl cordon "));
-    assert_eq!(shell.said()[..2], ["kubectl", "cordon"]);
+    assert!(!told.contains("cordon"), "nobody vouches for this netns: {finding:#?}");
     let command = change(&finding, "umount ");
     assert!(command.ends_with(nfs.dir().to_str().unwrap()), "{command}");
     // The pid now belongs to another process.
