@@ -114,6 +114,30 @@ fn an_address_that_was_seen_to_come_did_not_stand_before() {
     assert_eq!((found.since, found.preexisting), (BootNs(5_000 * MS), false));
 }
 
+/// A netns is used for another container, and the run of its ADD is told after what it did.
+#[test]
+fn an_ip_that_comes_up_with_its_reservation_may_be_the_new_containers() {
+    for (came, counts) in [(9_990, 12_000), (10_050, 12_050), (7_000, 10_000)] {
+        let mut case = Case::reserved();
+        case.call(1_900, 500, CniCommand::Del, ID);
+        case.release(2_000, 5);
+        let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+        case.at(2_100, Observation::AddressGone { netns: POD, key });
+        case.call_ended(2_200, 500, 0);
+        let address = Address { key, scope: Some(0), flags: Some(0) };
+        let up = Observation::Address { netns: POD, address };
+        if came < 10_000 {
+            case.at(came, up);
+            case.reserve(10_000, 5, NEW);
+        } else {
+            case.reserve(10_000, 5, NEW);
+            case.at(came, up);
+        }
+        assert_eq!(case.codes_at(counts - 1), [], "{came}");
+        assert_eq!(case.codes_at(counts), [Code::IpConflictImminent], "{came}");
+    }
+}
+
 #[test]
 fn a_store_that_is_degraded_or_listed_anew_takes_nothing_back() {
     let mut case = Case::unreserved(2_000);

@@ -23,6 +23,9 @@ const AFTER_CALL: u64 = 2_000_000_000;
 pub(super) const UNSEEN_CALL: u64 = 5_000_000_000;
 /// What was so when ipwatch began may be half of a DEL that began before it, and is a slow one's.
 const UNSEEN_RELEASE: u64 = 30_000_000_000;
+/// An IP that comes up when it is reserved is probably the new container's, whose ADD is told after its effect: on a busy
+/// node, by as much as this.
+const UNTOLD_ADD: u64 = 2_000_000_000;
 /// A release older than this is not part of the current change.
 const SEPARATE: u64 = 1_000_000_000;
 /// The store whose networks have the names of the CNI result cache. Other stores may name theirs after an ENI or a
@@ -320,10 +323,12 @@ impl NodeMap {
                 && self.is_one_network(holder, entry, own)
             {
                 let apart = own.is_none_or(|own| entry.first_seen.since(own.at) > SEPARATE);
-                let pause = match (own.is_none() && entry.preexisting, apart) {
-                    (true, _) => UNSEEN_RELEASE,
-                    (false, true) => 0,
-                    (false, false) => SETTLE,
+                let came_with_it = address.plus(UNTOLD_ADD) > entry.first_seen;
+                let pause = match (own.is_none() && entry.preexisting, came_with_it, apart) {
+                    (true, ..) => UNSEEN_RELEASE,
+                    (false, true, _) => UNTOLD_ADD,
+                    (false, false, true) => 0,
+                    (false, false, false) => SETTLE,
                 };
                 tell(Grounds::Handed(entry), &entry.store, entry.first_seen.max(address), pause);
             }
