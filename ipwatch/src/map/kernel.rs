@@ -3,7 +3,8 @@
 //!
 //! - `identity`: which netns a fact is about; reused names never merge two netns.
 //! - `netns`: what a dump may and may not overwrite. `tombstones`: what a dump must not revive. `addresses`: address
-//!   identity as in the kernel; `shares`: limits on addresses and how they are shared; `fittings`: the same for
+//!   identity as in the kernel; `shares`: limits on addresses and how they are shared; `apart`: whose incompleteness
+//!   concerns nobody else; `fittings`: the same limits for
 //!   everything else in a netns. `links`: devices, and what is removed with them. `netlink_reconcile`: what netlink
 //!   reports and no probe has.
 //! - `neighbours`: ARP and NDP entries; `news`: which of them changed. `topology`: other data of a netns that decides
@@ -16,6 +17,7 @@
 //! the addresses in `netns`; a task in the table is in the set of its netns.
 
 mod addresses;
+mod apart;
 mod fittings;
 mod holder;
 mod identity;

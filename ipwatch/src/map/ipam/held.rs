@@ -104,7 +104,7 @@ impl NodeMap {
         }
         // That no netns has it is known only if all addresses and the content of the store are known.
         let knows = self.answers(SourceName::Netlink)
-            && self.short().next().is_none()
+            && self.short_within_reach().next().is_none()
             && self.store_listed(place.store).is_some()
             && self.store_answers(place.store);
         if knows { Hold::Nobody } else { Hold::Unknown }
@@ -125,7 +125,7 @@ impl NodeMap {
     /// Whether the addresses of every netns are known.
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
-        self.answers(SourceName::Netlink) && self.short().next().is_none()
+        self.answers(SourceName::Netlink) && self.short_within_reach().next().is_none()
     }
 
     /// The addresses that are reserved for a container in a network, each with every netns of that container that has it.

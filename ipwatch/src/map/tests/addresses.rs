@@ -257,6 +257,56 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     assert_eq!(doubts(&feed, nobodys).1, 0);
 }
 
+/// Tells a link of a netns, with a peer in another one.
+fn link_of(feed: &mut Feed, netns: NetnsRef, kind: Option<&str>, peer_nsid: Option<i32>) {
+    let kind = kind.map(str::to_owned);
+    let link = Link {
+        ifindex: 5,
+        name: "d0".to_owned(),
+        peer: Some(6),
+        kind,
+        peer_nsid,
+        ..Link::default()
+    };
+    feed.tell(Observation::Link { netns, link });
+}
+
+/// Whoever fills a netns of their own takes from nobody the knowledge that an IP is free.
+#[test]
+fn what_a_user_hides_where_nothing_leads_is_nobody_elses() {
+    let mut feed = bounded();
+    let nobodys: IpAddr = "192.0.2.1".parse().unwrap();
+    let uid = 65_534;
+    let is_doubted = |feed: &Feed| {
+        let verdict = feed.map.verdict(nobodys, None);
+        verdict.reasons.iter().any(|reason| reason.contains(" more addresses than the "))
+    };
+    let full_one = |feed: &mut Feed, n: u32| {
+        fill(feed, n, IN_ONE as u32 + 1, false);
+        feed.tell(Observation::NetnsUser { netns: hostile(n), uid });
+    };
+    fill(&mut feed, 0, IN_ONE as u32 + 1, false);
+    assert!(is_doubted(&feed), "whose it is is not known");
+    feed.tell(Observation::NetnsUser { netns: hostile(0), uid });
+    assert!(!is_doubted(&feed) && feed.map.short().count() == 1);
+    // Pairs within it, to another one of theirs, and to one that nobody has named yet.
+    link_of(&mut feed, hostile(0), Some("veth"), None);
+    link_of(&mut feed, hostile(0), Some("veth"), Some(3));
+    assert!(!is_doubted(&feed));
+    full_one(&mut feed, 1);
+    feed.tell(Observation::PeerNetns { netns: hostile(0), nsid: 3, peer: hostile(1) });
+    assert!(!is_doubted(&feed));
+    // Root connects that one with the host.
+    link_of(&mut feed, HOST, Some("veth"), hostile(1).nsid);
+    assert!(is_doubted(&feed));
+    for (kind, nsid) in [(None, None), (Some("macvlan"), Some(9))] {
+        let mut feed = bounded();
+        full_one(&mut feed, 0);
+        link_of(&mut feed, hostile(0), kind, nsid);
+        assert!(is_doubted(&feed), "{kind:?}");
+    }
+}
+
 /// Dumps what is kept and, with `more`, also as much beyond that as the netns once had.
 fn dump(feed: &mut Feed, n: u32, more: bool) {
     let (netns, scope) = (hostile(n), Scope::Addresses { netns: hostile(n) });

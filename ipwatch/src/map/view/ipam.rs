@@ -19,7 +19,8 @@ impl NodeMap {
     /// Every range whose number of taken IPs is known.
     #[must_use]
     pub fn ranges_view(&self, now: BootNs, thresholds: &Thresholds) -> Vec<IpamRange> {
-        let sees_all = self.answers(SourceName::Netlink) && self.short().next().is_none();
+        let sees_all =
+            self.answers(SourceName::Netlink) && self.short_within_reach().next().is_none();
         let view = |entry: &RangeEntry| {
             let usage = entry.usage();
             let (held, available) = sees_all.then(|| self.held_in(entry)).unzip();

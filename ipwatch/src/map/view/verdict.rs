@@ -50,7 +50,7 @@ impl NodeMap {
             reasons.extend(Some(silent(name.as_str())).filter(|_| !self.answers(name)));
         }
         reasons.extend(self.stores().filter(|store| !self.store_answers(store)).map(silent));
-        let short = self.short().filter(|netns| netns.with_ip(ip).next().is_none());
+        let short = self.short_within_reach().filter(|netns| netns.with_ip(ip).next().is_none());
         reasons.extend(short.take(LISTED).map(|netns| {
             let kept = netns.addresses().len();
             format!(
