@@ -10,6 +10,9 @@ use crate::remedy::{self, Command, Step, Text, guard, said, text, value};
 const LISTED: usize = 8;
 /// Maximum number of listed holders of a netns.
 const HOLDERS: usize = 64;
+/// Why a sandbox that no runtime ever reported is not being made either.
+pub(super) const NOT_BEING_MADE: &str =
+    "every runtime was started after the sandbox was begun, so none of them is still making it";
 
 /// The source of an item of evidence.
 #[derive(Debug, Clone, Copy)]

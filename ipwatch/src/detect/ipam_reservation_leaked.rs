@@ -241,6 +241,9 @@ fn proof(map: &NodeMap, member: &Member<'_>) -> Vec<crate::finding::Evidence> {
                 evidence::listed(runtimes)
             );
             proof.tell(By::Runtime, *observed, text);
+            if let Some(started) = map.runtimes_started_after(id, Some(entry.first_seen)) {
+                proof.tell(By::Procfs, started, evidence::NOT_BEING_MADE);
+            }
         }
         SandboxVerdict::NobodyToAsk => {
             proof.tell(By::Runtime, *observed, "there is no runtime to ask");

@@ -96,6 +96,9 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
             let text =
                 format!("no runtime has sandbox {id}; asked: {}", evidence::listed(runtimes));
             proof.tell(By::Runtime, map.all_listed().unwrap_or(searched), text);
+            if let Some(started) = map.runtimes_are_younger(netns) {
+                proof.tell(By::Procfs, started, evidence::NOT_BEING_MADE);
+            }
         }
         Some((owner, _)) => {
             let id = said(evidence::short(&owner.sandbox));

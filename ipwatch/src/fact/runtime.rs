@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::PodName;
+use super::{BootNs, PodName};
 
 /// A pod sandbox, or with Docker a container with a netns of its own. Each fact is complete: what it lacks the runtime
 /// does not report, or was not queried yet.
@@ -112,6 +112,9 @@ pub struct RuntimeProcess {
     pub pid: u32,
     /// The kind of runtime.
     pub engine: Engine,
+    /// When it was started. Of a dockerd with a containerd of its own: when the dockerd was, which makes the netns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<BootNs>,
     /// Unix sockets on which it listens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<String>,

@@ -14,7 +14,7 @@ const BARE: &str = "/kubepods/pod1c0de3f2-8a5b-4c9d-9e8f-0123456789ab/";
 
 fn process(engine: Engine, dir: &str, asked: bool) -> RuntimeProcess {
     let (sockets, dirs) = (vec![format!("{dir}/x.sock")], vec![dir.to_owned()]);
-    RuntimeProcess { pid: 800, engine, sockets, dirs, asked, ignored: false }
+    RuntimeProcess { pid: 800, engine, started: None, sockets, dirs, asked, ignored: false }
 }
 
 fn containerd() -> RuntimeProcess {

@@ -307,6 +307,7 @@ fn a_monitor_without_its_container_stays_and_a_runtime_without_a_directory_is_no
     let runtime = |dir: &str| RuntimeProcess {
         pid: 10,
         engine: crate::fact::Engine::Containerd,
+        started: None,
         sockets: vec!["/run/containerd/containerd.sock".into()],
         dirs: vec![dir.into()],
         asked: false,

@@ -354,9 +354,13 @@ impl NodeMap {
                 None
             }
             SandboxVerdict::Denied(first) => {
-                let aged = || self.made(entry).plus(thresholds.leak_age);
+                let unmade = || {
+                    let aged = self.made(entry).plus(thresholds.leak_age);
+                    let younger = self.runtimes_started_after(id, Some(entry.first_seen));
+                    younger.map_or(aged, |started| started.max(first).plus(grace).min(aged))
+                };
                 let went = self.ipam.leaks.went.get(&slot).map(|at| at.plus(grace));
-                Some(quick.unwrap_or_else(aged).max(first).max(went.unwrap_or_default()))
+                Some(quick.unwrap_or_else(unmade).max(first).max(went.unwrap_or_default()))
             }
             SandboxVerdict::NobodyToAsk => quick,
             // The runtimes that exist answer and have no pods: the kubelet's runtime may be another.

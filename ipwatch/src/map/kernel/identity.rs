@@ -249,6 +249,9 @@ impl NodeMap {
         self.changes.mark(Kinds::NETNS);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.learn_names(names);
+        if entry.names.cookie.is_some() {
+            entry.cookie_since.get_or_insert(self.now);
+        }
         self.conflict.rewired();
         let identity = self.kernel.names.identity(&entry.names);
         // A cookie replaces a provisional identity. A provisional identity is kept as it was created, whatever names

@@ -30,6 +30,8 @@ pub struct Netns {
     pub host: bool,
     /// When it was first reported.
     pub first_seen: BootNs,
+    /// Since when its cookie is known. Until then, `first_seen` may be of another netns that had its inode or nsid.
+    pub(in crate::map) cookie_since: Option<BootNs>,
     /// When its teardown was seen to begin, or its nsid was removed.
     pub dying: Option<BootNs>,
     /// When the last complete dump of its addresses began.
@@ -90,6 +92,7 @@ impl Netns {
             names,
             host,
             first_seen: at,
+            cookie_since: names.cookie.map(|_| at),
             dying: None,
             opened: None,
             dumping: None,
@@ -125,6 +128,7 @@ impl Netns {
     /// Merges an entry that turned out to be the same netns: the newer report wins.
     pub(in crate::map) fn absorb(&mut self, other: &mut Netns) {
         self.first_seen = self.first_seen.min(other.first_seen);
+        self.cookie_since = self.cookie_since.into_iter().chain(other.cookie_since).min();
         self.touched = self.touched.max(other.touched);
         self.dying = self.dying.or(other.dying);
         self.opened = self.opened.max(other.opened);

@@ -335,7 +335,9 @@ impl NodeMap {
             let entry = self.netns(*id)?;
             match self.verdict_on(&entry.owner()?.sandbox) {
                 SandboxVerdict::Denied(first) => {
-                    Some((*id, self.denied_from(entry, first, thresholds)))
+                    let aged = self.denied_from(entry, first, thresholds);
+                    let left = self.leaked_from(entry, thresholds);
+                    Some((*id, left.map_or(aged, |left| left.min(aged))))
                 }
                 _ => None,
             }
@@ -362,25 +364,48 @@ impl NodeMap {
         match self.verdict_on(&owner.sandbox) {
             SandboxVerdict::Gone(sandbox) => {
                 let gone = idle.max(sandbox.gone.unwrap_or_default());
-                // Without an IP nothing is urgent.
-                let shorten = |proofs: Proofs| proofs.shorten(thresholds.sandbox_grace);
-                let grace = match entry.routable().next() {
-                    Some(_) => {
-                        let empty = entry.is_bare_since(gone);
-                        self.proven_grace((&owner.sandbox, None), gone, empty, shorten)
-                    }
-                    None => thresholds.sandbox_grace.saturating_mul(UNHURRIED),
-                };
-                Some(gone.plus(grace).max(self.after_calls(&owner.sandbox, grace)))
+                Some(self.left_from(entry, &owner.sandbox, gone, thresholds))
             }
             SandboxVerdict::Denied(first) if owner.kubelet => {
-                Some(self.denied_from(entry, first, thresholds).max(idle))
+                let aged = self.denied_from(entry, first, thresholds).max(idle);
+                let younger = self.runtimes_are_younger(entry).map(|started| {
+                    let gone = idle.max(first).max(started).max(self.busy_until(entry));
+                    self.left_from(entry, &owner.sandbox, gone, thresholds)
+                });
+                Some(younger.map_or(aged, |younger| younger.min(aged)))
             }
             SandboxVerdict::NobodyToAsk if owner.kubelet => {
                 Some(self.ready(entry).plus(thresholds.leak_age).max(idle))
             }
             _ => None,
         }
+    }
+
+    /// The moment from which a netns without tasks is what its sandbox left behind, which no runtime has had since
+    /// `gone`.
+    fn left_from(
+        &self,
+        entry: &Netns,
+        sandbox: &str,
+        gone: BootNs,
+        thresholds: &Thresholds,
+    ) -> BootNs {
+        // Without an IP nothing is urgent.
+        let shorten = |proofs: Proofs| proofs.shorten(thresholds.sandbox_grace);
+        let grace = match entry.routable().next() {
+            Some(_) => {
+                let empty = entry.is_bare_since(gone);
+                self.proven_grace((sandbox, None), gone, empty, shorten)
+            }
+            None => thresholds.sandbox_grace.saturating_mul(UNHURRIED),
+        };
+        gone.plus(grace).max(self.after_calls(sandbox, grace))
+    }
+
+    /// When the last runtime was started, if each was started after the netns existed, and has been listed since.
+    #[must_use]
+    pub fn runtimes_are_younger(&self, entry: &Netns) -> Option<BootNs> {
+        self.runtimes_started_after(&entry.owner()?.sandbox, entry.cookie_since)
     }
 
     /// The moment from which the denial of a sandbox that no runtime ever reported counts. While it is being made (its
@@ -397,12 +422,16 @@ impl NodeMap {
     /// The earliest moment from which its sandbox could use it: the netns exists, and no ADD is under way. The
     /// sandbox's first process starts after that.
     fn ready(&self, entry: &Netns) -> BootNs {
+        self.busy_until(entry).max(self.born(entry))
+    }
+
+    /// Until when an ADD works on the netns, or may do so; 0 if none is known.
+    fn busy_until(&self, entry: &Netns) -> BootNs {
         let history = entry.owner().and_then(|owner| self.call_history(&owner.sandbox));
         let add = history.map(|history| history.add);
         let running = add.filter(|add| add.running > 0).and_then(|add| add.last);
         let ended = add.and_then(|add| add.ended);
-        let busy = running.map(|began| began.plus(HUNG)).max(ended);
-        busy.unwrap_or_default().max(self.born(entry))
+        running.map(|began| began.plus(HUNG)).max(ended).unwrap_or_default()
     }
 
     /// When a netns was made, as far as known: not after its ADD ended, nor after the oldest task of its container was

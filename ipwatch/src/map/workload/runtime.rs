@@ -324,6 +324,7 @@ impl NodeMap {
 
     /// A complete listing of a runtime has ended: what it did not name is removed.
     pub(in crate::map) fn runtime_listed(&mut self, runtime: &str, began: BootNs) {
+        let were_listed = self.are_listed_since_their_start();
         let listed = self.workload.runtimes.listed.entry(runtime.to_owned()).or_default();
         if listed.first.replace(listed.first.unwrap_or(began)).is_none() {
             self.workload.owners.ask_all();
@@ -332,6 +333,9 @@ impl NodeMap {
             listed.before = listed.last.replace(began);
         }
         listed.asked = None;
+        if !were_listed && self.are_listed_since_their_start() {
+            self.workload.owners.ask_all();
+        }
         let missed = |own: &str, told: BootNs, gone: Option<BootNs>| {
             own == runtime && told < began && gone.is_none()
         };

@@ -18,7 +18,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::fact::{Engine, Monitor, RuntimeProcess};
+use crate::fact::{BootNs, Engine, Monitor, RuntimeProcess};
 
 use super::sandbox::strip_var;
 use crate::fact::cgroup::{attribution, is_roots};
@@ -78,6 +78,25 @@ impl NodeMap {
         };
         self.workload.owners.ask_all();
         self.ipam.ask_all_leaks();
+    }
+
+    /// When the last runtime was started, if each was started after a sandbox was being made, and has been listed since.
+    /// An earlier run of them made it: none is at work on it, because a runtime forgets unfinished work when it ends.
+    ///
+    /// `seen` is when something of the sandbox was first seen. Only the boot clock counts here: if the wall clock was
+    /// set between two dates, they are not in the order in which they were written.
+    #[must_use]
+    pub fn runtimes_started_after(&self, sandbox: &str, seen: Option<BootNs>) -> Option<BootNs> {
+        let added = self.call_history(sandbox).and_then(|history| history.add.first);
+        let made = seen.into_iter().chain(added).min()?;
+        let (oldest, last) = self.workload.processes.started()?;
+        (oldest > made && self.all_listed()? > last).then_some(last)
+    }
+
+    /// Whether every runtime has been listed since it was started.
+    pub(super) fn are_listed_since_their_start(&self) -> bool {
+        let started = self.workload.processes.started();
+        started.zip(self.all_listed()).is_some_and(|((_, last), listed)| listed > last)
     }
 
     /// Why the denial of every queried runtime proves nothing about this sandbox. `None` if no other runtime can own
@@ -141,6 +160,17 @@ impl NodeMap {
 }
 
 impl Processes {
+    /// When the first and the last of the runtimes that run were started, if that is known of all and each is queried.
+    fn started(&self) -> Option<(BootNs, BootNs)> {
+        let counted = || self.runtimes.iter().filter(|one| !one.ignored);
+        if !self.complete || counted().any(is_unasked) {
+            return None;
+        }
+        let started: Option<Vec<BootNs>> = counted().map(|one| one.started).collect();
+        let started = started?;
+        started.iter().min().copied().zip(started.iter().max().copied())
+    }
+
     /// Whether the container of this monitor may live although every queried runtime denies it.
     fn doubt_by<'a>(&'a self, monitor: &'a Monitor) -> Option<Why<'a>> {
         if monitor.ignored {

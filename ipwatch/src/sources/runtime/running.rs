@@ -183,7 +183,7 @@ mod tests {
     fn process(pid: u32, engine: Engine, socket: &str, dir: &str) -> RuntimeProcess {
         let texts = |text: &str| vec![text.to_owned()];
         let (sockets, dirs) = (texts(socket), texts(dir));
-        RuntimeProcess { pid, engine, sockets, dirs, asked: false, ignored: false }
+        RuntimeProcess { pid, engine, started: None, sockets, dirs, asked: false, ignored: false }
     }
 
     fn monitor(engine: Engine, dir: Option<&str>) -> Monitor {
