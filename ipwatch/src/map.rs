@@ -263,6 +263,7 @@ impl NodeMap {
                 self.pods_fewer();
                 self.endpoints_confirmed(workload::PODS, at);
             }
+            Observation::PodLimit { pods } => self.set_pod_limit(*pods),
 
             Observation::ContainerMount(mount) => self.set_container_mount(mount, at),
             Observation::ContainerMountsSearched { ids, complete } => {

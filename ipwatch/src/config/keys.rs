@@ -138,7 +138,10 @@ pub const TABLES: &[(&str, &str)] = &[
     ("cni", "CNI: its result cache, its plugins, and the runtime's log."),
     ("ipam", "Where IPAM plugins keep what they have reserved."),
     ("runtime", "The container runtimes."),
-    ("kubernetes", "The API server, asked for this node's pods and nothing else."),
+    (
+        "kubernetes",
+        "The API server, asked for this node's pods, and for how many the node may have.",
+    ),
     ("calico", "Calico's datastore, where it is an etcd of its own: docs/calico-etcd.md."),
     ("otlp", "Export to an OpenTelemetry collector."),
     ("metrics", "Metrics for Prometheus: docs/metrics.md."),

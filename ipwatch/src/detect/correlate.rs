@@ -273,7 +273,7 @@ fn fold_ranges(map: &NodeMap, now: BootNs, thresholds: &Thresholds, found: &mut 
         let Some(range) = map.ranges().find(|range| is_about(&found[place], range)) else {
             continue;
         };
-        if !map.is_low_by_leaks(range, &map.leaked_in(range, now, thresholds)) {
+        if !map.is_low_by_leaks(range, &map.leaked_in(range, now, thresholds), now) {
             continue;
         }
         let leak = found.iter().position(|one| {

@@ -4,12 +4,13 @@
 //! MACs for one IP; `silence`: neighbours that do not answer; `orphans`: routes to nonexistent endpoints; `pods`: pods
 //! that the API server has deleted; `whereabouts`: pools of the whole cluster; `endpoints`: Calico's endpoints,
 //! `pools`: its pools; `unasked`: runtimes that are not queried; `hostile`: all of these with hostile text;
-//! `preconditions`: guards of commands that change something.
+//! `preconditions`: guards of commands that change something; `growth`: how fast ranges fill up.
 
 mod calls;
 mod dispute;
 mod duplicate;
 mod endpoints;
+mod growth;
 mod held;
 pub(crate) mod hostile;
 mod ipam;

@@ -173,6 +173,7 @@ impl Check<'_> {
             | Observation::Signalled { .. }
             | Observation::HoldersSearched { .. }
             | Observation::PodsConfirmed
+            | Observation::PodLimit { .. }
             | Observation::EndpointsConfirmed { .. }
             | Observation::CniEnded { .. }
             | Observation::Task(_)

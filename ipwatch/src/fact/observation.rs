@@ -324,6 +324,11 @@ pub enum Observation {
     },
     /// The API server's reports of this node's pods are complete up to this time.
     PodsConfirmed,
+    /// How many pods the kubelet of this node starts at most, as the API server says.
+    PodLimit {
+        /// `status.allocatable.pods` of the Node.
+        pods: u32,
+    },
 
     /// A container's file system, or its netns file, is mounted somewhere.
     ContainerMount(ContainerMount),

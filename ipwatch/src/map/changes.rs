@@ -173,6 +173,7 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
         | Observation::RuntimeProcesses { .. } => (Kinds::RUNTIMES, Anywhere),
         Observation::Pod(_) | Observation::PodGone { .. } => (Kinds::PODS, Anywhere),
         Observation::PodsConfirmed => (Kinds::PODS | Kinds::ENDPOINTS, Anywhere),
+        Observation::PodLimit { .. } => (Kinds::IPAM, Anywhere),
         Observation::ContainerMount(_) | Observation::ContainerMountsSearched { .. } => {
             (Kinds::MOUNTS, Anywhere)
         }

@@ -3,7 +3,7 @@
 //!
 //! - `reservations`: what the stores reserve and let go of. `ranges`: out of what; `blocks`: how much of that is taken
 //!   where the reservations of other nodes are not told. `configured`: the networks that CNI configurations name.
-//!   `demand`: whether a range has too few.
+//!   `rate`: how fast. `demand`: whether a range has too few.
 //! - `mismatch`: the stores against the kernel. `leaks`: reservations for containers that are gone. `stores`: what kinds
 //!   of stores there are. `held`: whether whoever had an address from a store still has it.
 //!
@@ -17,6 +17,7 @@ mod held;
 mod leaks;
 mod mismatch;
 mod ranges;
+mod rate;
 mod reservations;
 mod stores;
 

@@ -37,6 +37,7 @@ pub use endpoints::{EndpointEntry, MissingEndpoint, StaleEndpoint};
 pub use late_del::{LateDel, Lost, LostWhat};
 pub(super) use owner::mounts_of;
 pub use owner::{Certainty, Owner};
+pub(super) use pods::PodRoom;
 pub use pods::{DeletedPod, PodEntry};
 pub(super) use proof::Proofs;
 pub use runtime::{ContainerEntry, SandboxEntry, SandboxVerdict};

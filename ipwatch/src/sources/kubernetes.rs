@@ -9,6 +9,7 @@
 //! - `read`: parses answers while they arrive.
 //! - `reflector`: list, watch, resume.
 //! - `list`: everything of one kind, once, for commands other than the daemon.
+//! - `node`: how many pods this node may have.
 //! - `pods`: the pods of this node. `kubelet`: the same from the kubelet, if the API server is not asked.
 //! - `whereabouts`: the pools of the cluster. `networks`: the ranges of those pools.
 
@@ -26,6 +27,7 @@ mod kubeconfig;
 pub(crate) mod kubelet;
 pub(crate) mod list;
 pub(crate) mod networks;
+mod node;
 mod pods;
 mod program;
 mod read;
@@ -187,6 +189,10 @@ pub fn start(settings: &Settings, node: &str, emit: &Emit, readings: &Readings) 
     {
         follow(whereabouts::Pools::default(), door, &emit);
         follow(networks::Networks::default(), door, &emit);
+    }
+    if let Ok(door) = &door {
+        let (node, door, emit) = (node.clone(), door.clone(), emit.clone());
+        tokio::spawn(node::run(node, door, node::Pace::default(), emit));
     }
     let fallback = settings.fallback();
     let fallback = fallback.map(|socket| SocketPath::new(&socket, kubelet::SOURCE, readings));

@@ -45,7 +45,8 @@ fn one_that_hangs_is_waited_for(lab: &Lab) {
         said["status"] == "down" && said["detail"].to_string().contains("no answer")
     });
     let came = cluster.control.door().came() - before;
-    assert!(came <= 3, "{came} connections in half a minute");
+    // One of them asks for the Node.
+    assert!(came <= 4, "{came} connections in half a minute");
     cluster.control.wake();
     await_status(&daemon, &["active"]);
     cluster.assert_unharmed(&daemon, &told);

@@ -109,16 +109,26 @@ impl NodeMap {
     }
 
     /// Whether IPs of a range that are now leaked were taken before it became low, and it would not be as low without
-    /// them.
+    /// them, also by its rate: what living pods take goes on without the leaks.
     #[must_use]
-    pub fn is_low_by_leaks(&self, range: &RangeEntry, leaked: &super::Leaked<'_>) -> bool {
+    pub fn is_low_by_leaks(
+        &self,
+        range: &RangeEntry,
+        leaked: &super::Leaked<'_>,
+        now: BootNs,
+    ) -> bool {
         let Some(low) = range.low_since() else { return false };
-        let is_old = |ip: &IpAddr| {
-            let mut own = self.reservations_of(*ip).filter(|entry| range.is_of(entry));
-            own.any(|entry| self.made(entry) <= low)
+        let made = |ip: IpAddr| {
+            let own = self.reservations_of(ip).filter(|entry| range.is_of(entry));
+            own.map(|entry| self.made(entry)).min()
         };
-        let old = leaked.iter().filter(is_old).count() as u64;
-        old > 0 && range.level_with(old) < range.level()
+        let sampled = range.sampled_since();
+        let (mut old, mut lately) = (0, 0);
+        for made in leaked.iter().filter_map(made) {
+            old += u64::from(made <= low);
+            lately += u64::from(sampled.is_some_and(|since| made > since));
+        }
+        old > 0 && range.level_without(old, lately, now) < range.level()
     }
 }
 

@@ -1,24 +1,22 @@
 //! The ranges of networks, and how much of each is taken. A pod takes one IP from each set, so the set with the fewest
-//! free IPs decides.
+//! free IPs decides. How fast they grow: [`rate`](super::rate).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::fact::{BootNs, Range, RangePart};
 
 use super::blocks::{Blocks, Known, is_within};
 use super::demand::Growth;
-use super::stores::{is_by_blocks, is_of_the_cluster};
+use super::rate::{Sample, Samples};
+use super::stores::{is_by_blocks, is_freed_by_cni, is_of_the_cluster};
+use crate::map::workload::PodRoom;
 use crate::map::{NodeMap, ReservationEntry};
 
 /// Maximum number of ranges. A node has a few networks.
 const MOST: usize = 1024;
 /// Interval between two samples of the number of taken IPs.
 const SAMPLE: u64 = 10_000_000_000;
-/// Window over which growth is measured. The last sample before it is kept as the starting point.
-const WINDOW: u64 = 600_000_000_000;
-/// Minimum span for measuring growth: pods are started in bursts.
-const LEAST_SPAN: u64 = 300_000_000_000;
 
 /// Time left below which a range is low, in ns.
 const SOON: u64 = 3_600_000_000_000;
@@ -48,9 +46,10 @@ pub struct RangeEntry {
     pub(super) unknown: usize,
     /// IPs whose reservations are leaks, and the number of reservations of each.
     pub(super) leaked: BTreeMap<IpAddr, u32>,
-    /// Samples of the number of taken IPs, the oldest first.
-    samples: VecDeque<(BootNs, u64)>,
+    samples: Samples,
     pub(super) growth: Growth,
+    /// How many more IPs this node's pods may need at most, if that is known.
+    demand: Option<u64>,
     /// The level, with hysteresis, and since when it has not been `Enough`.
     level: Level,
     low: Option<BootNs>,
@@ -136,19 +135,31 @@ impl RangeEntry {
         self.range.sets.iter().flatten().any(|part| part.contains(ip))
     }
 
-    /// Time until no IP is left at the rate of the last minutes, in ns.
+    /// Time until no IP is left at the rate of the last minutes, or at which IPs leak, in ns.
     #[must_use]
     pub fn time_left(&self, now: BootNs) -> Option<u64> {
-        let (first, before) = *self.samples.front()?;
-        let usage = self.usage();
-        let (span, grown) = (now.since(first), usage.used.checked_sub(before)?);
-        // Pods that come and go, or that all came at once, are no growth.
-        let middle = self.samples.get(self.samples.len() / 2).map_or(before, |(_, used)| *used);
-        if span < LEAST_SPAN || grown == 0 || middle <= before || usage.used <= middle {
-            return None;
-        }
-        let left = u128::from(usage.free) * u128::from(span) / u128::from(grown);
-        Some(u64::try_from(left).unwrap_or(u64::MAX))
+        let (free, now) = (self.usage().free, self.sample(now));
+        let leaks = self.samples.leak_rate(now);
+        // Growth ends when the node has as many pods as it may have; leaks do not.
+        let pods = self.samples.rate(now).filter(|_| self.demand.is_none_or(|most| most > free));
+        [leaks, pods].into_iter().flatten().map(|rate| rate.time_for(free)).min()
+    }
+
+    fn sample(&self, at: BootNs) -> Sample {
+        Sample { at, used: self.usage().used, leaked: self.leaked.len() as u64 }
+    }
+
+    /// How many more IPs pods may need, if one IP of the range for each pod explains all that are taken. A pod may have
+    /// several, and leaks and what others take need no pod.
+    fn demand_of(&self, room: Option<PodRoom>) -> Option<u64> {
+        let is_pods = is_freed_by_cni(&self.range.store) && !self.is_of_the_cluster();
+        let room = room.filter(|room| is_pods && self.usage().used <= room.here)?;
+        Some(room.to_come)
+    }
+
+    /// When its samples begin.
+    pub(super) fn sampled_since(&self) -> Option<BootNs> {
+        self.samples.since()
     }
 
     #[must_use]
@@ -156,15 +167,16 @@ impl RangeEntry {
         self.level
     }
 
-    /// What its level would be with this many more free IPs.
-    pub(super) fn level_with(&self, freed: u64) -> Level {
+    /// What its level would be with `freed` more free IPs, and if `lately` fewer had been taken since its samples begin.
+    pub(super) fn level_without(&self, freed: u64, lately: u64, now: BootNs) -> Level {
         let Usage { usable, used, free } = self.usage();
         let usage = Usage {
             usable,
             used: used.saturating_sub(freed),
             free: free.saturating_add(freed).min(usable),
         };
-        level(usage, None, Level::Enough)
+        let rate = self.samples.rate(self.sample(now)).and_then(|rate| rate.without(lately));
+        level(usage, rate.map(|rate| rate.time_for(usage.free)), Level::Enough)
     }
 
     /// Since when the level has not been [`Level::Enough`].
@@ -353,20 +365,29 @@ impl Ranges {
         }
     }
 
-    /// Takes a sample if one is due. Returns whether the level of any range has changed.
-    pub(in crate::map) fn sample(&mut self, now: BootNs, blocks: &Blocks) -> bool {
+    /// Takes a sample if one is due. Returns whether the level of any range has changed. What the stores in `unlisted`
+    /// reserve is not known: that it becomes known is no growth.
+    pub(in crate::map) fn sample(
+        &mut self,
+        now: BootNs,
+        blocks: &Blocks,
+        unlisted: &BTreeSet<String>,
+        room: Option<PodRoom>,
+    ) -> bool {
         let mut changed = false;
         for range in self.all.values_mut() {
+            range.demand = range.demand_of(room);
             if !blocks.counts(range) {
                 // After a gap the missing part arrives all at once: that is no growth.
                 range.samples.clear();
                 continue;
             }
-            // If steps are rare, samples are further apart.
-            while range.samples.get(1).is_some_and(|(at, _)| now.since(*at) >= WINDOW) {
-                range.samples.pop_front();
+            if unlisted.contains(&range.range.store) {
+                range.samples.clear();
+            } else {
+                range.samples.forget(now);
+                range.growth.is(range.usage().used, now);
             }
-            range.growth.is(range.usage().used, now);
             let level = level(range.usage(), range.time_left(now), range.level);
             changed |= std::mem::replace(&mut range.level, level) != level;
             let low = range.level > Level::Enough;
@@ -376,9 +397,11 @@ impl Ranges {
             return changed;
         }
         self.sampled = now;
-        for range in self.all.values_mut().filter(|range| blocks.counts(range)) {
-            let used = range.usage().used;
-            range.samples.push_back((now, used));
+        let counted = |range: &&mut RangeEntry| {
+            blocks.counts(range) && !unlisted.contains(&range.range.store)
+        };
+        for range in self.all.values_mut().filter(counted) {
+            range.samples.push(range.sample(now));
         }
         changed
     }
@@ -404,8 +427,9 @@ impl NodeMap {
             used: Vec::new(),
             unknown: 0,
             leaked: BTreeMap::new(),
-            samples: VecDeque::new(),
+            samples: Samples::default(),
             growth: Growth::default(),
+            demand: None,
             level: Level::Enough,
             low: None,
         };

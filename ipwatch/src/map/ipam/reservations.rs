@@ -440,7 +440,9 @@ impl NodeMap {
         } else {
             self.review(&dirty);
         }
-        if self.ipam.ranges.sample(now, &self.ipam.blocks) {
+        let unlisted = self.unlisted_stores();
+        let room = self.pod_room();
+        if self.ipam.ranges.sample(now, &self.ipam.blocks, &unlisted, room) {
             self.changes.mark(Kinds::IPAM);
         }
         let leaks = self.settle_leaks(now, thresholds, all);
@@ -448,6 +450,14 @@ impl NodeMap {
         let written = self.unreadable().map(|entry| entry.since.plus(WRITING));
         let written = written.filter(|due| *due > now).min();
         [leaks, self.settle_disputes(now), written].into_iter().flatten().min()
+    }
+
+    /// Stores with ranges that have not been read completely, or whose last report does not count.
+    fn unlisted_stores(&self) -> BTreeSet<String> {
+        let listed = |store: &str| self.store_listed(store).is_some() && self.store_counts(store);
+        let ranges = self.ranges().filter(|range| !range.is_by_blocks());
+        let stores = ranges.map(|range| &range.range.store);
+        stores.filter(|store| !listed(store)).cloned().collect()
     }
 
     /// A cheap check of IPs with changes.

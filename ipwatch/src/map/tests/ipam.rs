@@ -292,6 +292,8 @@ proptest! {
 fn growth_is_that_of_the_last_minutes_however_seldom_it_was_looked_at() {
     let mut feed = Feed::new(ALL);
     feed.tell(Observation::Range(range(vec![vec![part(1, 190, &[])]])));
+    let scope = Scope::Reservations { store: "host-local".into() };
+    feed.tell(Observation::Ended { scope, began: feed.at, complete: true });
     for _ in 0..50 {
         feed.wants(60_000);
     }

@@ -53,6 +53,15 @@ pub(in crate::map) struct Pods {
     /// When a pod was dropped because there were too many: from then on no pod is known to be absent.
     overflowed: Option<BootNs>,
     forgotten: BootNs,
+    /// How many pods the kubelet starts at most, if that is known.
+    limit: Option<u32>,
+}
+
+/// How many pods this node has and may still get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::map) struct PodRoom {
+    pub(in crate::map) here: u64,
+    pub(in crate::map) to_come: u64,
 }
 
 impl Pods {
@@ -147,6 +156,22 @@ impl NodeMap {
             && is_given_by_api(uid)
             && !pods.is_static(uid)
             && pods.confirmed.is_some_and(|confirmed| confirmed >= gone)
+    }
+
+    pub(in crate::map) fn set_pod_limit(&mut self, pods: u32) {
+        self.workload.pods.limit = Some(pods);
+    }
+
+    /// How many pods this node has and may still get, if that is known. Pods that have ended do not count: neither the
+    /// scheduler nor the kubelet counts them (`filterOutInactivePods`), and they have no IP.
+    pub(in crate::map) fn pod_room(&self) -> Option<PodRoom> {
+        let pods = &self.workload.pods;
+        let limit = pods.limit.filter(|_| self.pods_answer() && pods.overflowed.is_none())?;
+        let has_ended =
+            |entry: &&PodEntry| matches!(entry.pod.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let present = pods.known.values().filter(|entry| entry.gone.is_none());
+        let here = present.filter(|entry| !has_ended(entry)).count() as u64;
+        Some(PodRoom { here, to_come: u64::from(limit).saturating_sub(here) })
     }
 
     /// Whether this node's pods have been listed completely at least once.

@@ -424,3 +424,38 @@ async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
     let (one, two) = ("10.0.0.0-10.0.0.63", "10.0.2.0-10.0.2.63");
     assert_eq!(after, [vec![one, "10.0.1.0-10.0.1.63"], vec![one, two], vec![two]]);
 }
+
+/// The limit is asked for again and again, and told when it has changed. A server that refuses it is asked later.
+#[tokio::test]
+async fn how_many_pods_a_node_may_have_is_asked_for() {
+    let node =
+        |pods: &str| Reply::Json(json!({"status": {"allocatable": {"pods": pods, "cpu": "4"}}}));
+    let replies = [
+        Reply::Status(403, None),
+        node("110"),
+        node("110"),
+        Reply::Json(json!({"status": {}})),
+        Reply::Raw("canary"),
+        node("250"),
+    ];
+    let (fake, url) = Fake::start(replies.to_vec(), Vec::new()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config");
+    let config = format!(
+        "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+         clusters: [{{name: c, cluster: {{server: \"{url}\"}}}}]\n\
+         users: [{{name: u, user: {{token: canary}}}}]\n"
+    );
+    std::fs::write(&path, config).unwrap();
+    let (emit, mut heard) = Heard::channel();
+    let again = (Duration::from_millis(2), Duration::from_millis(2));
+    let pace = node::Pace { open: PATIENCE, answer: PATIENCE, again };
+    tokio::spawn(node::run("node-1".into(), Credentials::Kubeconfig(path), pace, emit));
+    let limit = |what: &Observation| match what {
+        Observation::PodLimit { pods } => Some(*pods),
+        _ => None,
+    };
+    assert_eq!(heard.until("the limit", limit).await, 110);
+    assert_eq!(heard.until("another limit", limit).await, 250, "nothing is told twice");
+    assert!(fake.paths().iter().all(|path| path == "/api/v1/nodes/node-1"), "{:?}", fake.paths());
+}
