@@ -9,12 +9,17 @@
 //!
 //! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
 //! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`], or for longer if it has come
-//! back before.
+//! back before. Whoever else has the IP then is not acknowledged with it: [`acked`].
+
+mod acked;
+mod raised;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use self::acked::AckedFor;
+use self::raised::{Raised, is_second};
 use super::tenure::millis;
 use crate::clock::Calendar;
 use crate::contract::{Holder, Step};
@@ -70,6 +75,12 @@ pub struct Record {
     /// The longest time, in ns, after which it came back. Not stored either.
     #[serde(skip)]
     gap: u64,
+    /// Whom its acknowledgement is about. Not stored either: the stored subject is the one that was acknowledged.
+    #[serde(skip)]
+    acked_for: AckedFor,
+    /// A higher severity that was seen once. Not stored either.
+    #[serde(skip)]
+    raised: Raised,
 }
 
 /// Which changes of a finding were reported, and when.
@@ -98,6 +109,7 @@ impl Record {
     fn is_missed(&mut self, now: BootNs) -> bool {
         let lasts = self.finding.status == Status::Firing && lingers(self.finding.code);
         let since = *self.missing.get_or_insert(now);
+        self.acked_for.forget_nameless();
         !lasts || now >= since.plus(self.lingers())
     }
 
@@ -110,7 +122,9 @@ impl Record {
     #[must_use]
     pub fn over(finding: Finding) -> Self {
         let (observed, seen) = (BootNs::default(), BootNs::default());
-        Self { observed, seen, finding, pacing: Pacing::default(), missing: None, gap: 0 }
+        let (pacing, acked_for) = (Pacing::default(), AckedFor::default());
+        let raised = Raised::default();
+        Self { observed, seen, finding, pacing, missing: None, gap: 0, acked_for, raised }
     }
 }
 
@@ -178,9 +192,13 @@ impl Life {
     /// Acknowledges an open finding, or with `None` withdraws the acknowledgement. Returns `None` if nothing has
     /// changed.
     pub fn acknowledge(&mut self, id: &str, now: &str, ack: Option<Ack>) -> Option<Change> {
-        let finding = &mut self.open.get_mut(id)?.finding;
+        let Record { finding, acked_for, .. } = self.open.get_mut(id)?;
         if finding.acked == ack {
             return None;
+        }
+        match ack {
+            Some(_) => acked_for.add(&finding.subject),
+            None => *acked_for = AckedFor::default(),
         }
         finding.acked = ack;
         let at = finding.acked.is_none().then(|| now.to_owned());
@@ -221,7 +239,9 @@ impl Life {
             .flat_map(|one| [one.observed.plus(once), one.observed.plus(once.saturating_mul(2))]);
         let waiting = self.open.values().filter_map(|one| one.pacing.due());
         let ends = self.open.values().filter_map(|one| Some(one.missing?.plus(one.lingers())));
-        due.chain(waiting).chain(ends).filter(|due| *due > now).min()
+        let nameless = self.open.values().filter_map(|one| one.acked_for.due());
+        let raised = self.open.values().flat_map(|one| one.raised.due(once));
+        due.chain(waiting).chain(ends).chain(nameless).chain(raised).filter(|due| *due > now).min()
     }
 
     /// Whether the same observation as the last one would change nothing, at any time.
@@ -229,8 +249,11 @@ impl Life {
     pub fn is_at_rest(&self) -> bool {
         let rests = |one: &Record| {
             let ack = one.finding.acked.as_ref();
-            let waits = one.finding.status == Status::Pending || one.pacing.waiting > 0;
-            !waits && one.missing.is_none() && ack.is_none_or(|ack| ack.until.is_none())
+            let waits = one.finding.status == Status::Pending
+                || one.pacing.waiting > 0
+                || one.raised.waits();
+            let seen = one.missing.is_none() && one.acked_for.due().is_none();
+            !waits && seen && ack.is_none_or(|ack| ack.until.is_none())
         };
         self.inherited.is_empty() && self.open.values().all(rests)
     }
@@ -261,6 +284,9 @@ impl Life {
         };
         record.observed = earlier.observed;
         let (mine, theirs) = (&mut record.finding, earlier.finding);
+        if theirs.acked.is_some() {
+            record.acked_for.add(&theirs.subject);
+        }
         mine.since = theirs.since;
         mine.preexisting = theirs.preexisting;
         mine.acked = mine.acked.take().or(theirs.acked);
@@ -335,7 +361,13 @@ impl Life {
         let last = calendar.date(candidate.observed);
         let back =
             before.filter(|_| lingers(candidate.code)).and_then(|past| came_back(past, &last));
-        let (gap, acked) = back.unwrap_or_default();
+        let (gap, past) = back.unwrap_or_default();
+        let (mut acked_for, mut acked) = (AckedFor::default(), None);
+        if let Some((ack, subject)) = past {
+            acked_for.add(&subject);
+            acked =
+                Some(ack).filter(|_| !acked_for.excludes(&candidate.subject, candidate.observed));
+        }
         let finding = Finding {
             id: id.clone(),
             code: candidate.code,
@@ -363,6 +395,8 @@ impl Life {
             pacing: Pacing { pod: has_pod(&finding.subject), ..Pacing::default() },
             missing: None,
             gap,
+            acked_for,
+            raised: Raised::default(),
             finding: finding.clone(),
         };
         self.open.insert(id, record);
@@ -370,14 +404,14 @@ impl Life {
     }
 }
 
-/// How long a finding that fired was not seen until `now`, in ns, and its acknowledgement, if it is the same one that
-/// comes back.
-fn came_back(past: Finding, now: &str) -> Option<(u64, Option<Ack>)> {
+/// How long a finding that fired was not seen until `now`, in ns, and its acknowledgement with whom that was about, if
+/// it is the same one that comes back.
+fn came_back(past: Finding, now: &str) -> Option<(u64, Option<(Ack, Subject)>)> {
     past.firing_at.as_ref()?;
     let gap = millis(now).saturating_sub(millis(past.resolved_at.as_deref()?));
     let gap = gap.max(1).saturating_mul(1_000_000);
     let acked = past.acked.filter(|ack| ack.until.as_deref().is_none_or(|until| until > now));
-    (gap <= LINGERS_AT_MOST).then_some((gap, acked))
+    (gap <= LINGERS_AT_MOST).then(|| (gap, acked.map(|ack| (ack, past.subject))))
 }
 
 /// One candidate for each id. If a detector reports the same thing twice, the latest observation counts.
@@ -411,16 +445,16 @@ fn update(
     let missed = record.missing.take().map(|since| now.since(since));
     // A gap shorter than LINGERS is what every restart has.
     record.gap = record.gap.max(missed.filter(|gap| *gap > LINGERS).unwrap_or_default());
+    let ack_ended = is_taken_over(record, &candidate.subject, now);
     let finding = &mut record.finding;
-    let apart = candidate.observed.0.abs_diff(record.observed.0);
-    // Answers may arrive closer together than they were requested. Then the state must have lasted longer, because
-    // there may be no third look.
-    let stood = now.since(record.observed) >= second_look.saturating_mul(2);
-    let fires = finding.status == Status::Pending && apart > 0 && (apart >= second_look || stood);
+    let fires = finding.status == Status::Pending
+        && is_second(record.observed, candidate.observed, now, second_look);
+    let looks = (candidate.observed, now);
+    let severity = record.raised.settle(finding.severity, candidate.severity, looks, second_look);
     let has_name = has_pod(&candidate.subject);
     let named = has_name && !has_pod(&finding.subject) && !record.pacing.pod;
     let at_once =
-        fires || named || finding.severity != candidate.severity || finding.caused_by != cause;
+        fires || named || ack_ended || finding.severity != severity || finding.caused_by != cause;
     let paced = finding.subject != candidate.subject
         || finding.remediation != remediation.lines
         || !same_holders(&finding.holders, &candidate.holders);
@@ -432,7 +466,7 @@ fn update(
         record.seen = candidate.observed;
         finding.last_seen = calendar.date(candidate.observed);
     }
-    finding.severity = candidate.severity;
+    finding.severity = severity;
     finding.subject.clone_from(&candidate.subject);
     finding.holders.clone_from(&candidate.holders);
     finding.evidence.clone_from(&candidate.evidence);
@@ -456,7 +490,26 @@ fn update(
     }
     // The newest delayed change is reported with this one.
     let held_back = std::mem::take(&mut pacing.waiting).saturating_sub(u32::from(!at_once));
-    Some(Change { held_back, ..Change::new(ChangeKind::Updated, finding.clone()) })
+    let at = ack_ended.then(|| calendar.date(now));
+    Some(Change { held_back, at, ..Change::new(ChangeKind::Updated, finding.clone()) })
+}
+
+/// Ends the acknowledgement of a finding that is about another holder now. Returns whether it has.
+fn is_taken_over(record: &mut Record, subject: &Subject, now: BootNs) -> bool {
+    let Record { finding, acked_for, .. } = record;
+    if finding.acked.is_none() || !lingers(finding.code) {
+        return false;
+    }
+    // Acknowledged in an earlier run.
+    if acked_for.is_empty() {
+        acked_for.add(&finding.subject);
+    }
+    let ends = acked_for.excludes(subject, now);
+    if ends {
+        finding.acked = None;
+        acked_for.forget_nameless();
+    }
+    ends
 }
 
 fn has_pod(subject: &Subject) -> bool {

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::contract::{Pod, Reserved};
+use crate::contract::{Container, Netns, Pod, Reserved};
 use crate::finding::Severity;
 
 const CALENDAR: Calendar = Calendar { wall_offset: 1_700_000_000_000_000_000 };
@@ -150,6 +150,123 @@ fn a_duplicate_whose_holder_crashes_in_a_loop_is_opened_twice_at_most() {
     // Long after, it is another one.
     let later = see(&mut life, (at + 2_000) * SECOND, &[twice(at + 2_000)]);
     assert_eq!(later[0].finding.acked, None);
+}
+
+/// A duplicate is one finding, whoever has the IP. What was acknowledged is that this pod has it.
+#[test]
+fn an_acknowledgement_does_not_pass_to_another_holder() {
+    const SECOND: u64 = 1_000_000_000;
+    let pod = |name: &str, uid: &str, sandbox: &str| Subject {
+        netns: Some(Netns { cookie: Some(sandbox.len() as u64), ..Netns::default() }),
+        container: Some(Container { id: Some(sandbox.into()), ..Container::default() }),
+        pod: Some(Pod {
+            namespace: Some("shop".into()),
+            name: Some(name.into()),
+            uid: Some(uid.into()),
+            ..Pod::default()
+        }),
+        ..Subject::default()
+    };
+    let bare = |cookie: u64| Subject {
+        netns: Some(Netns { cookie: Some(cookie), ..Netns::default() }),
+        ..Subject::default()
+    };
+    let twice = |at: u64, subject: &Subject| Candidate {
+        code: Code::IpDuplicate,
+        severity: Severity::Critical,
+        subject: subject.clone(),
+        ..candidate("a", at * SECOND)
+    };
+    let ack = Ack { at: CALENDAR.date(BootNs(1)), uid: Some(0), note: None, until: None };
+    // Acknowledged at 2 s, not seen from 3 s until `back`, then seen each second with these subjects.
+    let pages = |back: u64, subjects: &[Subject]| {
+        let mut life = Life::default();
+        let first = pod("web-0", "1", "a");
+        see(&mut life, SECOND, &[twice(1, &first)]);
+        let fires = see(&mut life, 2 * SECOND, &[twice(2, &first)]);
+        let id = fires[0].finding.id.clone();
+        life.acknowledge(&id, "", Some(ack.clone()));
+        assert!(!life.get(&id).unwrap().finding.pages());
+        (3..back).for_each(|at| drop(see(&mut life, at * SECOND, &[])));
+        let mut at = back;
+        for subject in subjects {
+            see(&mut life, at * SECOND, &[twice(at, subject)]);
+            at += 1;
+        }
+        let told = see(&mut life, at * SECOND, &[twice(at, subjects.last().unwrap())]);
+        (life.get(&id).unwrap().finding.pages(), life, told, at)
+    };
+    let repeated = |subject: Subject, times: usize| vec![subject; times];
+    for back in [3, 6, 300] {
+        let (same, ..) = pages(back, &repeated(pod("web-0", "1", "bb"), 30));
+        assert!(!same, "the same pod, in another sandbox, after {back} s");
+        let (other, ..) = pages(back, &repeated(pod("web-1", "2", "bb"), 2));
+        assert!(other, "another pod, after {back} s");
+        let (anew, ..) = pages(back, &repeated(pod("web-0", "2", "bb"), 2));
+        assert!(anew, "a new pod of that name, after {back} s");
+        // A netns whose pod is not known yet, and one that has none.
+        let named = [repeated(bare(7), 5), repeated(pod("web-0", "1", "bb"), 5)].concat();
+        let (same, life, ..) = pages(back, &named);
+        let waits = life.open().next().unwrap().acked_for.due();
+        assert!(!same && waits.is_none(), "the same pod once it is named, after {back} s");
+        let (stranger, ..) = pages(back, &repeated(bare(7), 12));
+        assert!(stranger, "a netns of nobody, after {back} s");
+        // Who is acknowledged in turn, is.
+        let (_, mut life, _, at) = pages(back, &repeated(pod("web-1", "2", "bb"), 2));
+        let id = life.open().next().unwrap().finding.id.clone();
+        life.acknowledge(&id, "", Some(ack.clone()));
+        for (at, subject) in [(at + 1, pod("web-0", "1", "a")), (at + 2, pod("web-1", "2", "bb"))] {
+            see(&mut life, at * SECOND, &[twice(at, &subject)]);
+            assert!(!life.get(&id).unwrap().finding.pages(), "{subject:?}");
+        }
+    }
+    // It is told when it ends, and a netns without a name is waited for.
+    let mut life = Life::default();
+    see(&mut life, SECOND, &[twice(1, &pod("web-0", "1", "a"))]);
+    let fires = see(&mut life, 2 * SECOND, &[twice(2, &pod("web-0", "1", "a"))]);
+    life.acknowledge(&fires[0].finding.id, "", Some(ack.clone()));
+    assert!(life.is_at_rest());
+    see(&mut life, 3 * SECOND, &[twice(3, &bare(7))]);
+    assert!(!life.is_at_rest());
+    assert_eq!(life.due(BootNs(4 * SECOND)), Some(BootNs(13 * SECOND)));
+    let ended = see(&mut life, 13 * SECOND, &[twice(3, &bare(7))]);
+    assert_eq!(kinds(&ended), [(ChangeKind::Updated, Status::Firing)]);
+    assert_eq!(ended[0].at, Some(CALENDAR.date(BootNs(13 * SECOND))));
+}
+
+/// A restart does not make another holder the acknowledged one.
+#[test]
+fn after_a_restart_the_acknowledgement_is_still_about_its_holder() {
+    let of = |at: u64, id: &str| Candidate {
+        code: Code::IpDuplicate,
+        severity: Severity::Critical,
+        subject: Subject {
+            container: Some(Container { id: Some(id.into()), ..Container::default() }),
+            ..Subject::default()
+        },
+        ..candidate("a", at)
+    };
+    let mut earlier = Life::default();
+    see(&mut earlier, 10, &[of(10, "a")]);
+    let fires = see(&mut earlier, 20, &[of(20, "a")]);
+    let id = fires[0].finding.id.clone();
+    let ack = Ack { at: CALENDAR.date(BootNs(1)), uid: Some(0), note: None, until: None };
+    earlier.acknowledge(&id, "", Some(ack));
+    let stored = earlier.get(&id).unwrap().clone();
+    let stored = Record { acked_for: AckedFor::default(), ..stored };
+    for (holder, pages) in [("a", false), ("b", true)] {
+        for found_before in [true, false] {
+            let mut life = Life::default();
+            if found_before {
+                see(&mut life, 30, &[of(30, holder)]);
+            }
+            life.continue_from(stored.clone());
+            see(&mut life, 40, &[of(40, holder)]);
+            see(&mut life, 50, &[of(50, holder)]);
+            let finding = &life.get(&id).unwrap().finding;
+            assert_eq!(finding.pages(), pages, "{holder}, found before: {found_before}");
+        }
+    }
 }
 
 #[test]
@@ -538,7 +655,10 @@ fn holders_that_change_are_told_at_most_once_in_ten_seconds() {
 
     // A change that a person acts on is reported at once, with the delayed ones.
     let worse = Candidate { severity: Severity::Critical, ..with(16 * SEC, 15) };
-    let told = see(&mut life, 16 * SEC, std::slice::from_ref(&worse));
+    assert_eq!(see(&mut life, 16 * SEC, std::slice::from_ref(&worse)), [], "seen once");
+    assert_eq!((life.is_at_rest(), life.due(BootNs(15 * SEC))), (false, Some(BootNs(16 * SEC))));
+    let told =
+        see(&mut life, 16 * SEC + 1, &[Candidate { observed: BootNs(16 * SEC + 1), ..worse }]);
     assert_eq!((told.len(), told[0].held_back), (1, 1));
     let over = see(&mut life, 17 * SEC, &[]);
     assert_eq!(kinds(&over), [(ChangeKind::Resolved, Status::Resolved)]);
@@ -554,6 +674,7 @@ fn what_follows_shortly_after_a_change_is_told_a_second_later() {
     see(&mut life, SEC, &[with(SEC, 1)]);
     see(&mut life, 2 * SEC, &[with(2 * SEC, 1)]);
     let worse = |at, pid| Candidate { severity: Severity::Critical, ..with(at, pid) };
+    assert_eq!(see(&mut life, 9 * SEC - 1, &[worse(9 * SEC - 1, 2)]), []);
     assert_eq!(see(&mut life, 9 * SEC, &[worse(9 * SEC, 2)]).len(), 1);
     let soon = 9 * SEC + SEC / 10;
     assert_eq!(see(&mut life, soon, &[worse(soon, 3)]), []);
