@@ -31,7 +31,9 @@ pub use self::finding::{
 pub use self::fix::{Fix, FixItem, FixState, FixTarget};
 pub use self::fleet::{Fleet, FleetNode};
 pub use self::held::{Held, HeldAddress, HeldCall, HeldQuestion, HeldState};
-pub use self::holder::{Holder, HolderKind, in_short as holders_in_short};
+pub use self::holder::{
+    Holder, HolderKind, in_short as holders_in_short, unlisted as holders_unlisted,
+};
 pub use self::ipam::{IpamEntry, IpamHolder, IpamNetwork, IpamRange, Reservation, Verdict};
 pub use self::past::Past;
 pub use self::plugin_run::PluginRun;

@@ -53,7 +53,7 @@ pub use runtime::{Container, Engine, Life, Monitor, RuntimeProcess, Sandbox};
 pub use sandbox::{Attachment, PodName};
 pub use scope::Scope;
 pub use source::{SourceName, store};
-pub use task::{Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
+pub use task::{CpuLimit, Holder, Look, Presence, Progress, Sender, Task, TaskKey, Unanswered};
 
 /// Prefix of the canary's IPv6 addresses: 64 bits in the range for documentation (RFC 3849). The canary creates a
 /// duplicate of such an address to check that it is reported. Another ipwatch on the node sees the duplicate too.

@@ -49,6 +49,9 @@ pub struct Holder {
     /// For `candidate`: number of fds that wait unread at its Unix socket. What they are cannot be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread_fds: Option<u32>,
+    /// For the first holder of a process: number of further threads of it that hold the netns and are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub more_threads: Option<u32>,
 }
 
 impl Holder {
@@ -70,6 +73,7 @@ impl Holder {
             fd: None,
             socket: None,
             unread_fds: None,
+            more_threads: None,
         }
     }
 
@@ -82,6 +86,14 @@ impl Holder {
     /// A short text: `pid 812 java`, `mount /run/netns/x`. A name or a path that is not one plain word is quoted.
     #[must_use]
     pub fn words(&self) -> String {
+        match self.more_threads {
+            Some(1) => format!("{}, 1 more thread", self.name()),
+            Some(more) => format!("{}, {more} more threads", self.name()),
+            None => self.name(),
+        }
+    }
+
+    fn name(&self) -> String {
         let comm = name(self.comm.as_deref());
         let pid = number(self.pid);
         match self.kind {
@@ -132,8 +144,9 @@ impl Holder {
 #[must_use]
 pub fn in_short(holders: &[Holder]) -> Option<String> {
     let first = holders.first()?;
-    let more = holders.iter().skip(1).filter(|holder| !holder.is_candidate()).count();
-    let mut text = first.words();
+    let rest = holders.iter().skip(1).filter(|holder| !holder.is_candidate()).count() as u64;
+    let more = rest.saturating_add(unlisted(holders));
+    let mut text = first.name();
     if let Some(candidate) = holders.iter().skip(1).find(|holder| holder.is_candidate()) {
         text.push_str(&format!(", {}", candidate.words()));
     }
@@ -141,6 +154,12 @@ pub fn in_short(holders: &[Holder]) -> Option<String> {
         text.push_str(&format!(" and {more} more"));
     }
     Some(text)
+}
+
+/// Number of holders that are counted and not listed.
+#[must_use]
+pub fn unlisted(holders: &[Holder]) -> u64 {
+    holders.iter().filter_map(|holder| holder.more_threads).map(u64::from).sum()
 }
 
 fn name(value: Option<&str>) -> String {
@@ -220,6 +239,10 @@ mod tests {
         assert_eq!(in_short(&list).unwrap(), format!("kernel reference, {words}"));
         let list = [process("java"), process("java"), process("java")];
         assert_eq!(in_short(&list).unwrap(), "pid 812 java and 2 more");
+        let mut many = process("java");
+        many.more_threads = Some(3_068);
+        assert_eq!(many.words(), "pid 812 java, 3068 more threads");
+        assert_eq!(in_short(&[many, process("java")]).unwrap(), "pid 812 java and 3069 more");
         assert_eq!(in_short(&[]), None);
     }
 

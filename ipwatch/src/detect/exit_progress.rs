@@ -61,7 +61,7 @@ pub(super) fn proof(
     let progress = of(threads, thresholds)?;
     let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
     let how = match progress {
-        Progress::Runs | Progress::Throttled => "it runs or waits for a CPU",
+        Progress::Runs | Progress::Throttled(_) => "it runs or waits for a CPU",
         Progress::Dumps(_) => "its core was still being written between two looks",
         Progress::Cpu(_) => "it used CPU time between two looks",
         Progress::Threads(_) => "threads of it ended between two looks",
@@ -112,10 +112,14 @@ pub(super) fn remediation(progress: Progress, limit: Option<String>) -> Vec<Step
     })]
 }
 
-/// The CPU limit that was exhausted between the last looks, if one was: `0.05`.
+/// The lowest CPU limit that was exhausted between looks less than a grace ago: `0.05`. Two looks may be closer together
+/// than the limit is exhausted, so the last look alone does not decide.
 pub(super) fn throttled_to(threads: &[Thread<'_>], thresholds: &Thresholds) -> Option<String> {
-    let is = |thread: &&Thread<'_>| advances(thread, thresholds) == Some(Progress::Throttled);
-    let limits = threads.iter().filter(is).filter_map(|(_, entry)| entry.look.throttled_to);
+    let advancing = threads.iter().filter(|thread| advances(thread, thresholds).is_some());
+    let limits = advancing.filter_map(|(task, entry)| {
+        let (at, limit) = task.throttled?;
+        (entry.at.since(at) < grace(entry, thresholds)).then_some(limit)
+    });
     let least = limits.min()?;
     let text = format!("{}.{:03}", least / 1000, least % 1000);
     Some(text.trim_end_matches('0').trim_end_matches('.').to_owned())

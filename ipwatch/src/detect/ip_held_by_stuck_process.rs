@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 use super::cause::{Cause, FRAMES, blocked_tasks};
 use super::evidence::{self, By, Proof};
-use super::exit_progress::{self, grace};
+use super::exit_progress::{self, Thread, grace};
 use super::run::{self, Again, Detector, Judged};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, TaskKey};
@@ -28,6 +28,8 @@ use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
 use crate::remedy::{self, Command, Step, Text, said, text};
 
+/// Maximum number of threads that are listed, and of which the proof is told.
+const THREADS: usize = 32;
 /// `PF_EXITING` of `include/linux/sched.h`.
 const PF_EXITING: u32 = 0x4;
 /// SIGKILL (9) in a signal mask as `/proc/PID/status` prints it.
@@ -117,6 +119,13 @@ fn candidate(
     let witnessed = netns.routable().any(|(key, _)| map.has_witness_of(netns, key.local));
     let harmless = progress.is_some() || !witnessed;
 
+    let shown = shown(threads);
+    let mut holders: Vec<_> = shown.iter().filter_map(|(task, _)| holder(map, task)).collect();
+    let rest = threads.len() - shown.len();
+    if let Some(first) = holders.first_mut().filter(|_| rest > 0) {
+        first.more_threads = Some(u32::try_from(rest).unwrap_or(u32::MAX));
+    }
+
     // Without thread ids and start times, because the set of hanging threads changes. While one of them exists, the pid
     // is not reused.
     let key = format!("{}/{}/{pid}", boot.boot_id, netns.identity);
@@ -132,10 +141,10 @@ fn candidate(
             pod: pod.clone(),
             ..Subject::default()
         },
-        holders: threads.iter().filter_map(|(task, _)| holder(map, task)).collect(),
+        holders,
         evidence: evidence(
             map,
-            threads,
+            (&shown, rest),
             netns,
             (kill, exit_progress::proof(threads, thresholds, since), witnessed),
         ),
@@ -152,6 +161,19 @@ fn candidate(
         caused_by: None,
         preexisting: first.preexisting,
     })
+}
+
+/// The threads that are listed, among them one whose cause is known: a process may have thousands.
+fn shown<'a>(threads: &[Thread<'a>]) -> Vec<Thread<'a>> {
+    let has_cause = |(_, entry): &&Thread<'_>| Cause::of(&entry.look) != Cause::Other;
+    let mut shown: Vec<Thread<'a>> = threads.iter().take(THREADS).copied().collect();
+    if !shown.iter().any(|thread| has_cause(&thread))
+        && let Some(known) = threads.iter().find(has_cause)
+        && let Some(last) = shown.last_mut()
+    {
+        *last = *known;
+    }
+    shown
 }
 
 fn holder(map: &NodeMap, task: &TaskEntry) -> Option<crate::contract::Holder> {
@@ -173,7 +195,7 @@ fn sandbox(map: &NodeMap, task: &TaskEntry) -> (Option<Container>, Option<Pod>) 
 
 fn evidence(
     map: &NodeMap,
-    threads: &[(&TaskEntry, &LookEntry)],
+    (threads, rest): (&[Thread<'_>], usize),
     netns: &Netns,
     (kill, slow, witnessed): (Option<&Kill>, Option<String>, bool),
 ) -> Vec<Evidence> {
@@ -185,6 +207,10 @@ fn evidence(
         tell_thread(&mut proof, task, look);
     }
     let newest = threads.iter().map(|(_, look)| look.at).max().unwrap_or_default();
+    if rest > 0 {
+        let text = format!("the same is true of {}", evidence::count(rest, "more thread"));
+        proof.tell(By::Procfs, newest, text);
+    }
     if let Some(slow) = slow {
         proof.tell(By::Procfs, newest, slow);
     }

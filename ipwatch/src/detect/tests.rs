@@ -337,31 +337,83 @@ fn one_that_gets_somewhere_is_slow_and_not_stuck() {
     }
 }
 
+/// Each look: the limits of the cgroup and of the one above, in thousandths, and how often they were exhausted.
+fn limited(looks: &[(u64, &[(u32, u64)])]) -> Candidate {
+    let mut case = Case::pod();
+    case.at(1_000, Observation::TaskExiting { task: KEY });
+    for (at, limits) in looks {
+        let limit = |(thousandths, exhausted): &(u32, u64)| crate::fact::CpuLimit {
+            thousandths: *thousandths,
+            exhausted: *exhausted,
+        };
+        let cpu_limits = limits.iter().map(limit).collect();
+        case.look(*at, Look { state: 'R', cpu_limits, ..hanging() });
+    }
+    let [found] = case.found().try_into().unwrap();
+    found
+}
+
 #[test]
 fn a_cpu_limit_that_slows_it_down_is_told() {
-    let after = |limit: Option<u32>, (before, now): (u64, u64)| {
-        let mut case = Case::pod();
-        case.at(1_000, Observation::TaskExiting { task: KEY });
-        let look = |count| Look {
-            state: 'R',
-            throttled_to: limit,
-            throttled: limit.map(|_| count),
-            ..hanging()
-        };
-        case.look(3_600, look(before));
-        case.look(6_100, look(now));
-        let [found] = case.found().try_into().unwrap();
+    let says = |looks: &[(u64, &[(u32, u64)])]| {
+        let found = limited(looks);
         let proof: String = found.evidence.iter().map(|item| item.text.as_str()).collect();
         [proof, found.impact.to_string(), found.remediation[0].line()]
     };
-    let says = |limit: Option<u32>| after(limit, (7, 8));
     let all = |said: &[String; 3], words: &str| said.iter().all(|text| text.contains(words));
-    assert!(all(&says(Some(50)), " 0.05 CPU"), "{:?}", says(Some(50)));
-    assert!(all(&says(Some(1_500)), " 1.5 CPU"));
-    assert!(all(&says(Some(2_000)), " 2 CPU"));
     let silent = |said: [String; 3]| said.iter().all(|text| !text.contains("hrottled"));
-    assert!(silent(says(None)));
-    assert!(silent(after(Some(50), (7, 7))), "it was, long ago");
+    for (limit, words) in [(50, " 0.05 CPU"), (1_500, " 1.5 CPU"), (2_000, " 2 CPU")] {
+        let said = says(&[(3_600, &[(limit, 7)]), (6_100, &[(limit, 8)])]);
+        assert!(all(&said, words), "{said:?}");
+    }
+    assert!(silent(says(&[(3_600, &[]), (6_100, &[])])));
+    assert!(silent(says(&[(3_600, &[(50, 7)]), (6_100, &[(50, 7)])])), "it was, long ago");
+    // The lower one was exhausted once, the one above is now.
+    let said = says(&[(3_600, &[(50, 1), (500, 7)]), (6_100, &[(50, 1), (500, 8)])]);
+    assert!(all(&said, " 0.5 CPU"), "{said:?}");
+    assert!(silent(says(&[(3_600, &[(500, 1)]), (6_100, &[(50, 3), (500, 1)])])), "a new limit");
+}
+
+/// Looks may be closer together than the limit is exhausted.
+#[test]
+fn what_is_said_of_a_cpu_limit_does_not_change_from_look_to_look() {
+    let mut looks: Vec<(u64, &[(u32, u64)])> = vec![(3_600, &[(50, 7)]), (6_100, &[(50, 8)])];
+    let first = limited(&looks);
+    looks.push((7_100, &[(50, 8)]));
+    let second = limited(&looks);
+    assert_eq!(first.impact.as_str(), second.impact.as_str());
+    assert_eq!(first.remediation, second.remediation);
+    looks.push((11_200, &[(50, 8)]));
+    assert_ne!(first.remediation, limited(&looks).remediation, "a grace ago");
+}
+
+/// Thousands of threads that exit slowly are some holders and a number.
+#[test]
+fn of_a_process_with_thousands_of_threads_some_are_listed() {
+    let mut case = Case::pod().witnessed(5);
+    case.0.1.borrow_mut().steps = Steps::Asked;
+    let thread = |n: u32| TaskKey { tid: 10 + n, start: 100, ..KEY };
+    for n in 1..3_100 {
+        case.at(900, Observation::Task(task(thread(n), POD)));
+    }
+    case.killed(1_000);
+    for n in 0..3_100 {
+        let look = Look { shared_pending: SIGKILL, ..hanging() };
+        // Only the last one says what it hangs in.
+        let look = if n == 3_099 { look } else { Look { stack: vec![], wchan: None, ..look } };
+        case.at(6_100, Observation::Look { task: thread(n), look: Box::new(look) });
+    }
+    let [found] = case.found().try_into().unwrap();
+    assert_eq!((found.holders.len(), found.holders[0].more_threads), (32, Some(3_068)));
+    assert!(found.evidence.len() < 200, "{}", found.evidence.len());
+    let told = |words: &str| found.evidence.iter().any(|item| item.text.contains(words));
+    assert!(told("the same is true of 3068 more threads") && told("fuse_flush"));
+    assert!(lines(&found).contains("fuse"), "{}", lines(&found));
+    // Of the netns, too.
+    let netns = case.0.find(&POD).unwrap();
+    let views = case.0.holder_views(netns);
+    assert_eq!((views.len(), views[0].more_threads), (32, Some(3_068)));
+    assert_eq!(crate::contract::holders_in_short(&views).unwrap(), "pid 10 java and 3099 more");
 }
 
 #[test]

@@ -100,13 +100,9 @@ pub struct Look {
     /// says 1, or a v1 `freezer.state`. Absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen_by: Option<String>,
-    /// The lowest CPU limit of its cgroup and those above that was ever exhausted, in thousandths of a CPU: `cpu.max`, or
-    /// on v1 `cpu.cfs_quota_us`. Read only while the task is runnable.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub throttled_to: Option<u32>,
-    /// How often that limit was exhausted since its cgroup was made (`nr_throttled` in `cpu.stat`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub throttled: Option<u64>,
+    /// The CPU limits of its cgroup and of those above, the innermost first. Read only while the task is runnable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpu_limits: Vec<CpuLimit>,
     /// Bytes that its process has written so far, to files of any kind (`wchar` in `/proc/PID/io`). Read only while its
     /// core is dumped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,6 +123,15 @@ pub struct Look {
     pub unanswered: Option<Unanswered>,
 }
 
+/// A CPU limit of a cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuLimit {
+    /// In thousandths of a CPU: `cpu.max`, or on v1 `cpu.cfs_quota_us`.
+    pub thousandths: u32,
+    /// How often it was exhausted since its cgroup was made (`nr_throttled` in `cpu.stat`).
+    pub exhausted: u64,
+}
+
 impl Look {
     /// Whether it shows only that the task's files do not answer.
     #[must_use]
@@ -140,9 +145,9 @@ impl Look {
 pub enum Progress {
     /// It runs, or is about to.
     Runs,
-    /// It is runnable, and a CPU limit of its cgroup was exhausted since the look before. The limit counts for the whole
-    /// cgroup: a task that sleeps is not the one that it slows down.
-    Throttled,
+    /// It is runnable, and a CPU limit of its cgroup was exhausted since the look before: the lowest such limit, in
+    /// thousandths of a CPU. The limit counts for the whole cgroup: a task that sleeps is not the one that it slows down.
+    Throttled(u32),
     /// Number of bytes of its core that were written since the look before.
     Dumps(u64),
     /// CPU time used since the look before, in USER_HZ ticks.
@@ -159,14 +164,25 @@ impl Look {
             of(self)?.checked_sub(of(before?)?).filter(|more| *more > 0)
         };
         if self.state == 'R' {
-            let throttled = more(|look| look.throttled).is_some();
-            return Some(if throttled { Progress::Throttled } else { Progress::Runs });
+            let limit = before.and_then(|before| self.exhausted_since(before));
+            return Some(limit.map_or(Progress::Runs, Progress::Throttled));
         }
         if let Some(bytes) = more(|look| look.written) {
             return Some(Progress::Dumps(bytes));
         }
         let ended = || before?.threads?.checked_sub(self.threads?).filter(|ended| *ended > 0);
         more(|look| look.cpu).map(Progress::Cpu).or_else(|| ended().map(Progress::Threads))
+    }
+
+    /// The lowest CPU limit that was exhausted since an earlier look.
+    fn exhausted_since(&self, before: &Look) -> Option<u32> {
+        // A cgroup got a limit, or lost it: which is which is unknown.
+        if self.cpu_limits.len() != before.cpu_limits.len() {
+            return None;
+        }
+        let both = self.cpu_limits.iter().zip(&before.cpu_limits);
+        let exhausted = both.filter(|(now, before)| now.exhausted > before.exhausted);
+        exhausted.map(|(now, _)| now.thousandths).min()
     }
 }
 

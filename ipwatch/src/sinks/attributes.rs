@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::Node;
 use super::names::{self, Name};
-use crate::contract::{Container, Holder, Netns, Pod};
+use crate::contract::{Container, Holder, Netns, Pod, holders_unlisted};
 use crate::escape::escape;
 use crate::remedy::end_of_quotation;
 
@@ -86,8 +86,9 @@ pub(super) fn holders(holders: &[Holder], out: &mut Vec<KeyValue>) {
     }
     let lines: Vec<String> = holders.iter().take(HOLDERS).map(holder).collect();
     out.push(list(names::HOLDERS, lines.iter().map(String::as_str)));
-    if holders.len() > HOLDERS {
-        out.push(number(names::HOLDERS_COUNT, holders.len() as u64));
+    let all = (holders.len() as u64).saturating_add(holders_unlisted(holders));
+    if all > HOLDERS as u64 {
+        out.push(number(names::HOLDERS_COUNT, all));
     }
 }
 

@@ -382,7 +382,8 @@ fn of_a_netns_with_many_addresses_and_tasks_some_are_listed() {
         case.address([10, 2, 0, n]);
     }
     for n in 0..200 {
-        case.at(50, Observation::Task(task(TaskKey { tid: 100 + n, ..KEY }, POD)));
+        let pid = 100 + n;
+        case.at(50, Observation::Task(task(TaskKey { pid, tid: pid, ..KEY }, POD)));
     }
     let [found] = case.then(60_000).try_into().unwrap();
     assert!(text(&found).contains("10.0.0.5/24 on device 2"), "{}", text(&found));

@@ -45,6 +45,8 @@ pub struct TaskEntry {
     pub silent: Option<BootNs>,
     /// When a look last showed progress, and of what kind.
     pub progress: Option<(BootNs, Progress)>,
+    /// When a look last showed that a CPU limit was exhausted, and which, in thousandths of a CPU.
+    pub throttled: Option<(BootNs, u32)>,
     touched: BootNs,
 }
 
@@ -223,6 +225,7 @@ impl NodeMap {
             look: None,
             silent: None,
             progress: None,
+            throttled: None,
             touched: at,
         });
         if entry.preexisting {
@@ -429,6 +432,9 @@ impl NodeMap {
         let before = entry.look.as_ref().map(|last| &last.look);
         if let Some(progress) = look.progress(before) {
             entry.progress = Some((at, progress));
+            if let Progress::Throttled(limit) = progress {
+                entry.throttled = Some((at, limit));
+            }
         }
         entry.look = Some(Box::new(LookEntry { at, look: look.clone(), count }));
         entry.touched = entry.touched.max(at);

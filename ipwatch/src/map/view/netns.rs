@@ -9,6 +9,8 @@ use crate::map::{AddressEntry, AddressId, Netns, NetnsId, NodeMap};
 
 /// A task that has been in a netns for less time may be only passing through.
 const PASSING: u64 = 5_000_000_000;
+/// Maximum number of listed threads of one process.
+const THREADS: usize = 32;
 
 impl NodeMap {
     /// Addresses that match a selector, in IP order, then by netns, without ids of findings. A netns without any
@@ -151,12 +153,16 @@ impl NodeMap {
     #[must_use]
     pub fn holder_views(&self, id: NetnsId) -> Vec<contract::Holder> {
         let Some(entry) = self.netns(id) else { return Vec::new() };
+        self.views_of(entry, |_| true)
+    }
+
+    /// What keeps a netns alive, of its tasks those that count.
+    fn views_of(&self, entry: &Netns, counts: impl Fn(&TaskKey) -> bool) -> Vec<contract::Holder> {
         if entry.host {
             return Vec::new();
         }
-        let tasks = entry.tasks().filter_map(|task| self.task_view(task));
-        let others = entry.holders().map(other_view);
-        let mut views: Vec<contract::Holder> = tasks.chain(others).collect();
+        let mut views = self.task_views(entry.tasks().filter(|key| counts(key)));
+        views.extend(entry.holders().map(other_view));
         if views.is_empty() && entry.held_by_kernel() && entry.dying.is_none() {
             views.push(contract::Holder::of_kind(contract::HolderKind::Kernel));
             views.extend(entry.candidates().map(other_view));
@@ -168,26 +174,32 @@ impl NodeMap {
     /// all day, and each would change the findings about it. All tasks are listed if all are recent.
     #[must_use]
     pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
-        let mut all = self.holder_views(id);
-        let Some(entry) = self.netns(id) else { return all };
+        let Some(entry) = self.netns(id) else { return Vec::new() };
         let passes = |key: &TaskKey| {
             let task = self.task(key).filter(|task| task.exiting.is_none());
             task.is_some_and(|task| now.since(task.since) < PASSING)
         };
-        let passing: Vec<(u32, u32)> =
-            entry.tasks().filter(|key| passes(key)).map(|key| (key.pid, key.tid)).collect();
-        if passing.len() < entry.tasks().len() {
-            let of =
-                |holder: &contract::Holder| holder.pid.map(|pid| (pid, holder.tid.unwrap_or(pid)));
-            let is_task = |holder: &contract::Holder| {
-                use contract::HolderKind::{Process, Thread};
-                matches!(holder.kind, Process | Thread)
-            };
-            all.retain(|holder| {
-                !is_task(holder) || of(holder).is_none_or(|key| !passing.contains(&key))
-            });
+        let all = entry.tasks().all(passes);
+        self.views_of(entry, |key| all || !passes(key))
+    }
+
+    /// These tasks, which are sorted. Of each process the first ones are listed and the others are counted: an exit of
+    /// thousands of threads can take minutes.
+    fn task_views<'a>(&self, tasks: impl Iterator<Item = &'a TaskKey>) -> Vec<contract::Holder> {
+        let mut views: Vec<contract::Holder> = Vec::new();
+        let (mut pid, mut first, mut listed) = (None, 0, 0);
+        for key in tasks {
+            if pid != Some(key.pid) {
+                (pid, first, listed) = (Some(key.pid), views.len(), 0);
+            }
+            if listed < THREADS {
+                views.extend(self.task_view(key));
+                listed += 1;
+            } else if let Some(first) = views.get_mut(first) {
+                *first.more_threads.get_or_insert(0) += 1;
+            }
         }
-        all
+        views
     }
 
     /// When [`NodeMap::resident_views`] will include a task that it omits at `now`.

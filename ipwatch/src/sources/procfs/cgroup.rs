@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::files::{Dir, is_gone};
 use super::{Proc, fact, mounts};
-use crate::fact::{Fact, Observation, TaskKey};
+use crate::fact::{CpuLimit, Fact, Observation, TaskKey};
+
+/// Maximum number of CPU limits that are read. A pod's container has two or three cgroups with one.
+const MOST_LIMITS: usize = 16;
 
 /// The mount points of the hierarchies that freeze or throttle tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -91,9 +94,12 @@ impl Proc {
 }
 
 impl Proc {
-    /// The lowest CPU limit of the cgroups in `lines` and their parents that was ever exhausted, in thousandths of a CPU,
-    /// and how often it was. `None`: there is no such limit, or it is unknown.
-    pub(super) fn throttled_to(&self, lines: &str) -> Option<(u32, u64)> {
+    /// The CPU limits of the cgroups in `lines` and their parents, the innermost first; none if they are unknown.
+    pub(super) fn cpu_limits(&self, lines: &str) -> Vec<CpuLimit> {
+        self.limits_along(lines).unwrap_or_default()
+    }
+
+    fn limits_along(&self, lines: &str) -> Option<Vec<CpuLimit>> {
         let v1 = |line: Hierarchy<'_>| {
             Some((self.hierarchies.cpu.as_deref()?, line.path.to_owned(), quota_v1 as Quota))
         };
@@ -108,11 +114,13 @@ impl Proc {
             let (quota, period) = quota(&dir)?;
             let stat = dir.text("cpu.stat").ok()?;
             let count = stat.lines().find_map(|line| line.strip_prefix("nr_throttled "))?;
-            let count = count.trim().parse().ok().filter(|count| *count > 0)?;
             let thousandths = quota.saturating_mul(1000).checked_div(period)?;
-            Some((u32::try_from(thousandths).ok()?, count))
+            Some(CpuLimit {
+                thousandths: u32::try_from(thousandths).ok()?,
+                exhausted: count.trim().parse().ok()?,
+            })
         };
-        selves_and_parents(mount, &path)?.filter_map(limit).min()
+        Some(selves_and_parents(mount, &path)?.filter_map(limit).take(MOST_LIMITS).collect())
     }
 }
 

@@ -90,10 +90,8 @@ impl Proc {
             Some(name) if name == REFRIGERATOR => Some(true),
             _ => groups.as_deref().and_then(|lines| self.frozen(lines)),
         };
-        let throttled = groups
-            .as_deref()
-            .filter(|_| stat.state == 'R')
-            .and_then(|lines| self.throttled_to(lines));
+        let limited = groups.as_deref().filter(|_| stat.state == 'R');
+        let cpu_limits = limited.map(|lines| self.cpu_limits(lines)).unwrap_or_default();
         let mut look = Look {
             comm: stat.comm,
             state: stat.state,
@@ -108,8 +106,7 @@ impl Proc {
                 .as_deref()
                 .filter(|_| frozen == Some(true))
                 .and_then(|lines| self.frozen_by(lines)),
-            throttled_to: throttled.map(|(limit, _)| limit),
-            throttled: throttled.map(|(_, count)| count),
+            cpu_limits,
             written: None,
             cgroup: groups.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned),
             stack: Vec::new(),

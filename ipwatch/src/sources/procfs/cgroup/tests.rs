@@ -70,31 +70,32 @@ fn what_froze_it_is_the_nearest_that_was_asked_itself() {
 }
 
 #[test]
-fn the_least_cpu_time_that_has_run_out_counts() {
+fn every_cpu_limit_on_the_way_up_is_read() {
     let tree = Tree::new();
     let file = |path: &str, text: &str| tree.file(path, text);
-    let of = |lines: &str| tree.proc().throttled_to(lines);
+    let of = |lines: &str| {
+        let limits = tree.proc().cpu_limits(lines);
+        limits.into_iter().map(|one| (one.thousandths, one.exhausted)).collect::<Vec<_>>()
+    };
     let stat = |count: u32| format!("usage_usec 5\nnr_periods 9\nnr_throttled {count}\n");
     file("unified/pod/cpu.max", "50000 100000\n");
     file("unified/pod/cpu.stat", &stat(3));
     file("unified/pod/a/cpu.max", "max 100000\n");
     file("unified/pod/a/cpu.stat", &stat(0));
-    assert_eq!(of("0::/pod/a\n"), Some((500, 3)), "that of the one above");
+    assert_eq!(of("0::/pod/a\n"), [(500, 3)], "that of the one above");
     file("unified/pod/a/cpu.max", "5000 100000\n");
-    assert_eq!(of("0::/pod/a\n"), Some((500, 3)), "its own has never run out");
-    file("unified/pod/a/cpu.stat", &stat(1));
-    assert_eq!(of("0::/pod/a\n"), Some((50, 1)));
-    assert_eq!(of("0::/pod/a (deleted)\n"), None);
-    assert_eq!(of("0::/\n"), None);
+    assert_eq!(of("0::/pod/a\n"), [(50, 0), (500, 3)]);
+    assert_eq!(of("0::/pod/a (deleted)\n"), []);
+    assert_eq!(of("0::/\n"), []);
     file("unified/pod/a/cpu.max", "5000 0\n");
-    assert_eq!(of("0::/pod/a\n"), Some((500, 3)), "nothing is divided by nothing");
+    assert_eq!(of("0::/pod/a\n"), [(500, 3)], "nothing is divided by nothing");
 
     file("cpu/pod/cpu.cfs_quota_us", "-1\n");
     file("cpu/pod/cpu.cfs_period_us", "100000\n");
     file("cpu/pod/cpu.stat", &stat(1));
-    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), None);
+    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), []);
     file("cpu/pod/cpu.cfs_quota_us", "20000\n");
-    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), Some((200, 1)));
+    assert_eq!(of("4:cpu,cpuacct:/pod\n0::/\n"), [(200, 1)]);
 }
 
 #[test]
