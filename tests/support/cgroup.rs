@@ -156,6 +156,14 @@ impl LittleCpu {
         group
     }
 
+    /// Whether a limit slows down a process that exits.
+    #[must_use]
+    pub fn limits_exits() -> bool {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let mut parts = release.split('.').filter_map(|part| part.parse::<u32>().ok());
+        (parts.next(), parts.next()) < (Some(6), Some(18))
+    }
+
     fn make(lab: &Lab, name: &str) -> Self {
         let (root, v2) = cpu().expect("a hierarchy with CPU time");
         let dir = root.join(format!("{}-cpu-{name}", lab.tag()));

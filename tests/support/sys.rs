@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::mount::MountPropagationFlags;
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use rustix::thread::{
+    CpuSet, LinkNameSpaceType, UnshareFlags, sched_getaffinity, sched_setaffinity,
+};
 
 /// `SO_NETNS_COOKIE` (`include/uapi/asm-generic/socket.h`, 5.14).
 const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -53,6 +55,18 @@ pub fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (tid, done) = joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let task = format!("/proc/self/task/{}", tid.as_raw_nonzero());
     crate::poll::until("the thread ends", 10, || !Path::new(&task).exists());
+    done
+}
+
+/// Runs `work` on one CPU, and with it the processes that it starts.
+pub fn on_one_cpu<T>(work: impl FnOnce() -> T) -> T {
+    let all = sched_getaffinity(None).expect("the CPUs of this thread");
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).expect("a CPU");
+    let mut one = CpuSet::new();
+    one.set(first);
+    sched_setaffinity(None, &one).expect("stay on one CPU");
+    let done = work();
+    sched_setaffinity(None, &all).expect("use all CPUs again");
     done
 }
 

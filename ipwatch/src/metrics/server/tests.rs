@@ -135,35 +135,57 @@ async fn a_core_that_stands_still_is_not_healthy() {
     running.abort();
 }
 
-/// Some clients never send a request, others request megabytes and never read: each keeps its seat only for a while;
-/// a client too many gets 503 and is counted, and then there is room again.
-#[tokio::test]
-async fn those_who_never_read_lose_their_places() {
-    let patience = Patience { head: Duration::from_secs(2), stall: Duration::from_secs(2) };
-    let options = Options { connections: 2, patience, ..Options::default() };
-    // 10 MB: more than the kernel buffers for a connection.
+/// A server with two seats, and whoever has them: a client that requests 10 MB, more than the kernel buffers for a
+/// connection, and reads nothing, and one that requests nothing. Connections are accepted in the order in which they
+/// were made.
+async fn occupied(patience: Duration) -> (Rig, [TcpStream; 2]) {
+    let patience = Patience { head: patience, stall: patience };
+    let options = Options { connections: 2, patience, whole: AN_HOUR, answer: AN_HOUR };
     let rig = Rig::start(options, true, 10_000);
     let mut deaf = TcpStream::connect(rig.address).await.unwrap();
     deaf.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    let mut begun = [0; 12];
-    deaf.read_exact(&mut begun).await.unwrap();
-    assert_eq!(&begun, b"HTTP/1.1 200");
-    let _silent = TcpStream::connect(rig.address).await.unwrap();
-    let refused = rig.get("/healthz", "*/*").await;
-    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many"), "{refused}");
-    let freed = async {
+    let silent = TcpStream::connect(rig.address).await.unwrap();
+    (rig, [deaf, silent])
+}
+
+/// Asks until the answer is 200.
+async fn served(rig: &Rig, path: &str) -> String {
+    let asked = async {
         loop {
-            let page = rig.get("/metrics", "*/*").await;
+            let page = rig.get(path, "*/*").await;
             if page.starts_with("HTTP/1.1 200") {
                 return page;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let page = timeout(Duration::from_secs(60), freed).await.unwrap();
+    timeout(Duration::from_secs(60), asked).await.unwrap()
+}
+
+/// Longer than any test.
+const AN_HOUR: Duration = Duration::from_secs(3600);
+
+#[tokio::test]
+async fn a_client_too_many_is_refused_and_counted() {
+    let (rig, mut seated) = occupied(AN_HOUR).await;
+    let mut begun = [0; 12];
+    seated[0].read_exact(&mut begun).await.unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 200");
+    let refused = rig.get("/healthz", "*/*").await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many"), "{refused}");
+    drop(seated);
+    let page = served(&rig, "/metrics").await;
     let counted = page.lines().find(|line| line.starts_with("ipwatch_metrics_refused_total"));
     assert!(!counted.unwrap().ends_with(" 0"), "{counted:?}");
-    drop(deaf);
+    rig.stop().await;
+}
+
+/// Whoever sends no request, or does not read what he requested, keeps his seat only for a while.
+#[tokio::test]
+async fn those_who_never_read_lose_their_places() {
+    let (rig, seated) = occupied(Duration::from_millis(200)).await;
+    served(&rig, "/healthz").await;
+    drop(seated);
     rig.stop().await;
 }
 
