@@ -31,6 +31,64 @@ fn what_is_allocated_and_to_which_pod() {
     assert_eq!(parse(br#"{"version": "vpc-cni-ipam/1", "allocations": null}"#, ""), Ok(Vec::new()));
 }
 
+/// A checkpoint as a release of amazon-vpc-cni-k8s writes it: every field of `CheckpointData`, `CheckpointEntry`,
+/// `IPAMKey` and `IPAMMetadata` (pkg/ipamd/datastore/data_store.go), in their order, empty ones only where the release
+/// writes them.
+fn written(entries: &[&str]) -> String {
+    format!("{{\"version\":\"vpc-cni-ipam/1\",\"allocations\":[{}]}}", entries.join(","))
+}
+
+const KEY: &str =
+    r#""networkName":"aws-cni","containerID":"9f0c3a5e7b1d4f6082a4c6e8f0123456","ifName":"eth0""#;
+
+fn short(text: &str) -> Vec<(String, Option<String>, Option<i64>)> {
+    let read = parse(text.as_bytes(), "/a/ipam.json").unwrap();
+    let pod = |r: &Reservation| r.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    read.iter().map(|r| (r.ip.to_string(), pod(r), r.since)).collect()
+}
+
+#[test]
+fn version_1_7_0_writes_the_key_and_the_ipv4() {
+    let text = written(&[&format!(r#"{{{KEY},"ipv4":"10.0.1.5"}}"#)]);
+    assert_eq!(short(&text), [("10.0.1.5".into(), None, None)]);
+}
+
+#[test]
+fn version_1_10_0_writes_one_of_both_families() {
+    let text = written(&[
+        &format!(r#"{{{KEY},"ipv4":"10.0.1.5"}}"#),
+        &format!(r#"{{{KEY},"ipv6":"2600:1f13::5"}}"#),
+    ]);
+    let expected = [("10.0.1.5".into(), None, None), ("2600:1f13::5".into(), None, None)];
+    assert_eq!(short(&text), expected);
+}
+
+#[test]
+fn version_1_11_0_writes_the_time_and_the_pod() {
+    let entry = |metadata: &str| {
+        let rest = r#""ipv4":"10.0.1.5","allocationTimestamp":1700000000000000000"#;
+        written(&[&format!(r#"{{{KEY},{rest},"metadata":{metadata}}}"#)])
+    };
+    let since = Some(1_700_000_000_000_000_000);
+    let full = entry(r#"{"k8sPodNamespace":"shop","k8sPodName":"api-0"}"#);
+    assert_eq!(short(&full), [("10.0.1.5".into(), Some("shop/api-0".into()), since)]);
+    assert_eq!(
+        short(&entry("{}")),
+        [("10.0.1.5".into(), None, since)],
+        "taken over from the runtime"
+    );
+}
+
+/// The same up to 1.23.0. A pod with several interfaces has an entry for each, in the file of its network card.
+#[test]
+fn version_1_20_0_writes_the_number_of_interfaces() {
+    let metadata = r#"{"k8sPodNamespace":"shop","k8sPodName":"api-0","interfacesCount":2}"#;
+    let rest = r#""ipv4":"10.0.1.5","allocationTimestamp":1700000000000000000"#;
+    let text = written(&[&format!(r#"{{{KEY},{rest},"metadata":{metadata}}}"#)]);
+    let since = Some(1_700_000_000_000_000_000);
+    assert_eq!(short(&text), [("10.0.1.5".into(), Some("shop/api-0".into()), since)]);
+}
+
 /// `backfillNetworkIface` of the datastore: allocations taken over from the runtime.
 #[test]
 fn a_placeholder_is_no_interface() {

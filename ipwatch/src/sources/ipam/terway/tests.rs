@@ -112,6 +112,101 @@ fn a_pod_with_an_eni_from_the_cluster_has_its_ips_in_the_configuration_alone() {
     }
 }
 
+/// `PodInfo` of a release: its fields in their order, without those that later ones added.
+fn pod_info(added: &str) -> String {
+    format!(
+        r#"{{"Name":"api-0","Namespace":"shop","TcIngress":0,"TcEgress":0,"PodNetworkType":"ENIMultiIP","PodIP":"","PodIPs":{{"IPv4":"","IPv6":""}},"SandboxExited":false,{added}}}"#
+    )
+}
+
+/// `PodEipInfo` of 1.1.0, and what 1.4.1 added.
+const EIP: &str =
+    r#""PodEip":false,"PodEipID":"","PodEipIP":"","PodEipBandWidth":0,"PodEipChargeType":"""#;
+const EIP_LATER: &str = r#","PodEipISP":"","PodEipPoolID":"","PodEipBandwidthPackageID":"""#;
+/// `ResourceItem` since 1.1.0.
+const ITEM: &str = r#"{"type":"eniIp","id":"00:16:3e:00:00:01.10.0.3.19","extra_eip_info":null,"eni_id":"eni-2ze1","eni_mac":"00:16:3e:00:00:01","ipv4":"10.0.3.19","ipv6":""}"#;
+const NETNS: &str = r#""/var/run/netns/cni-7d3c""#;
+
+/// What is read of a pod: the network, its IPs, the container and the uid.
+fn short(json: &str) -> (String, Vec<String>, Option<String>, Option<String>) {
+    let read = of_one(json);
+    let pod = read[0].pod.clone().unwrap();
+    assert_eq!((&*pod.namespace, &*pod.name), ("shop", "api-0"));
+    let ips = read.iter().map(|r| r.ip.to_string()).collect();
+    (read[0].network.clone(), ips, read[0].container_id.clone(), pod.uid)
+}
+
+/// `PodResources` of `daemon/resource_manager.go`: the IP is in the id.
+#[test]
+fn version_1_0_10_writes_the_type_and_the_id() {
+    let item = r#"{"type":"eniIp","id":"00:16:3e:00:00:01.10.0.3.19"}"#;
+    let json = format!(
+        r#"{{"Resources":[{item},{{"type":"veth","id":"cali7d3c"}}],"PodInfo":{{"Name":"api-0","Namespace":"shop"}}}}"#
+    );
+    let expected = ("00-16-3e-00-00-01".into(), vec!["10.0.3.19".into()], None, None);
+    assert_eq!(short(&json), expected);
+}
+
+/// `PodResources` of `types/res.go`.
+#[test]
+fn version_1_1_0_writes_the_eni_and_the_ips() {
+    let info = pod_info(&format!(r#""EipInfo":{{{EIP}}},"IPStickTime":0,"PodENI":false"#));
+    let json = format!(r#"{{"Resources":[{ITEM}],"PodInfo":{info},"NetNs":{NETNS}}}"#);
+    let expected = ("eni-2ze1".into(), vec!["10.0.3.19".into()], None, None);
+    assert_eq!(short(&json), expected);
+}
+
+#[test]
+fn version_1_2_1_writes_the_pods_uid() {
+    let info =
+        pod_info(&format!(r#""EipInfo":{{{EIP}}},"IPStickTime":0,"PodENI":false,"PodUID":"u7""#));
+    let json = format!(r#"{{"Resources":[{ITEM}],"PodInfo":{info},"NetNs":{NETNS}}}"#);
+    assert_eq!(short(&json).3.as_deref(), Some("u7"));
+}
+
+#[test]
+fn version_1_4_1_writes_the_containers_id() {
+    let info = pod_info(&format!(
+        r#""EipInfo":{{{EIP}{EIP_LATER}}},"IPStickTime":300000000000,"PodENI":false,"PodUID":"u7","NetworkPriority":"""#
+    ));
+    let json =
+        format!(r#"{{"Resources":[{ITEM}],"PodInfo":{info},"NetNs":{NETNS},"ContainerID":"c7"}}"#);
+    assert_eq!(short(&json).2.as_deref(), Some("c7"));
+}
+
+/// `PodResources` of `types/daemon/res.go`, and `NetConf` of `rpc/rpc.pb.go` as a JSON text: for a pod with an ENI of the
+/// node both have its IP, for one with an ENI of the cluster (PodENI, trunk) only the `NetConf`. `time` is what 1.16.2
+/// added; the rest is the same up to 1.17.5.
+fn later(pod_eni: bool, time: &str) -> String {
+    let info = pod_info(&format!(
+        r#""EipInfo":{{{EIP}{EIP_LATER}}},"IPStickTime":0,"PodENI":{pod_eni},"PodUID":"u7","NetworkPriority":"","ERdma":false{time}"#
+    ));
+    let conf = r#"[{"BasicInfo":{"PodIP":{"IPv4":"10.0.3.19"},"PodCIDR":{"IPv4":"10.0.3.0/24"},"GatewayIP":{"IPv4":"10.0.3.253"},"ServiceCIDR":{"IPv4":"172.16.0.0/16"}},"ENIInfo":{"MAC":"00:16:3e:00:00:01","Trunk":true,"Vid":7,"GatewayIP":{"IPv4":"10.0.3.253"}},"Pod":{"NetworkPriority":"best-effort"},"IfName":"eth0","ExtraRoutes":[{"Dst":"10.0.0.0/8"}],"DefaultRoute":true}]"#;
+    let conf = serde_json::to_string(conf).unwrap();
+    let resources = if pod_eni { "null".to_owned() } else { format!("[{ITEM}]") };
+    format!(
+        r#"{{"Resources":{resources},"PodInfo":{info},"NetNs":{NETNS},"ContainerID":"c7","NetConf":{conf}}}"#
+    )
+}
+
+#[test]
+fn version_1_7_0_writes_the_configuration() {
+    let shared = (vec!["10.0.3.19".to_owned()], Some("c7".to_owned()), Some("u7".to_owned()));
+    let (network, ips, container, uid) = short(&later(false, ""));
+    assert_eq!((&*network, &(ips, container, uid)), ("eni-2ze1", &shared));
+    let (network, ips, container, uid) = short(&later(true, ""));
+    assert_eq!((&*network, &(ips, container, uid)), ("terway", &shared));
+    assert_eq!(of_one(&later(true, ""))[0].ifname.as_deref(), Some("eth0"));
+}
+
+#[test]
+fn version_1_17_5_writes_when_the_pod_was_made() {
+    let time = r#","CreateTime":"2026-07-23T18:06:55+08:00""#;
+    for pod_eni in [false, true] {
+        assert_eq!(of_one(&later(pod_eni, time)), of_one(&later(pod_eni, "")));
+    }
+}
+
 /// Terway 1.0.10.
 #[test]
 fn old_shapes_name_their_network_and_all_ips_of_a_pod() {
