@@ -1,5 +1,7 @@
 //! Packages that the machine must have, installed by apt from its own sources if they are missing.
 
+mod units;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -60,6 +62,7 @@ pub(crate) fn packages(wanted: &[&str]) -> Result<()> {
         bail!("missing packages; as root: apt-get install {names}");
     }
     println!("installing by apt: {names}");
+    let _stopped = units::Stopped::here();
     let known = missing.iter().all(|name| succeeds(apt("apt-cache").args(["show", name])));
     if known && run(&mut install(&missing)).is_ok() {
         return Ok(());
@@ -126,7 +129,8 @@ fn install(names: &[&str]) -> Command {
     let mut install = apt("apt-get");
     // Never removes another package.
     install.args(["install", "-y", "-q", "--no-remove", "--no-install-recommends"]).args(names);
-    // Daemons in a package must not be started: tests run their own.
+    // Daemons in a package must not be started: tests run their own. Without systemd, as in a container, this is for
+    // invoke-rc.d; with it see `units`.
     install.env("RUNLEVEL", "1");
     install
 }
