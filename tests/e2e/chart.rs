@@ -39,7 +39,7 @@ pub(crate) const EVERYTHING: &str = "observeOnly=true,kubernetes.enabled=true,ku
      envFrom[0].secretRef.name=collector,extraVolumes[0].name=ca,extraVolumes[0].secret.secretName=ca,\
      extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/host/etc/ipwatch-ca,\
      seccompProfile.type=Localhost,seccompProfile.localhostProfile=ipwatch.json,\
-     seLinuxOptions.type=spc_t,podLabels.team=net,podAnnotations.a=b";
+     resourceQuota.enabled=true,seLinuxOptions.type=spc_t,podLabels.team=net,podAnnotations.a=b";
 
 /// The documents by kind and name.
 pub(crate) type Made = BTreeMap<(String, String), Value>;
@@ -267,6 +267,8 @@ fn values_that_are_keys_reach_the_configuration(lab: &Lab) {
     has(&all, &["listen = \"0.0.0.0:9999\"", "allow_non_loopback = true"]);
     let loopback = shown(lab, &by_name(template(&["--set", "metrics.enabled=true"])));
     has(&loopback, &["listen = \"127.0.0.1:9469\"", "allow_non_loopback = false"]);
+    let set = "metrics.enabled=true,metrics.exposed=true,metrics.address=[::]";
+    has(&shown(lab, &by_name(template(&["--set", set]))), &["listen = \"[::]:9469\""]);
 }
 
 fn values_reach_the_manifests(_lab: &Lab) {
@@ -303,10 +305,16 @@ fn values_reach_the_manifests(_lab: &Lab) {
     let policy = &object(&made, "NetworkPolicy", "ipwatch")["spec"];
     assert_eq!(policy["ingress"][0]["ports"], json!([{ "port": 9999 }]));
     assert_eq!(policy["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"]["a"], "b");
+    let quota = &object(&made, "ResourceQuota", "ipwatch")["spec"];
+    let scope = &quota["scopeSelector"]["matchExpressions"][0];
+    assert_eq!(scope["scopeName"], "PriorityClass");
+    assert_eq!(scope["values"][0], pod["priorityClassName"], "what GKE asks for");
     let arm64 =
         by_name(template(&["--set", "nodeSelector.kubernetes\\.io/arch=arm64,image.tag=x"]));
     assert_eq!(self::pod(&arm64)["nodeSelector"]["kubernetes.io/arch"], "arm64");
     assert_eq!(self::pod(&arm64)["containers"][0]["image"], "ipwatch:x");
+    let all = by_name(template(&["--set", "nodeSelector.kubernetes\\.io/arch=null"]));
+    assert_eq!(self::pod(&all)["nodeSelector"], json!({ "kubernetes.io/os": "linux" }));
     assert!(!arm64.keys().any(|(kind, _)| kind == "PodMonitor" || kind == "NetworkPolicy"));
 }
 
@@ -336,6 +344,8 @@ fn what_contradicts_itself_is_refused(_lab: &Lab) {
         ("observeonly=true", "observeonly"),
         ("kubernetes.evnts=true", "evnts"),
         ("metrics.port=70000", "metrics.port"),
+        ("metrics.address=::", "metrics.address"),
+        ("resourceQuota.enabled=true,priorityClassName=", "priorityClassName"),
         ("image.digest=sha256:1", "image.digest"),
         ("extraEnv[0].nme=X", "extraEnv"),
         ("seccompProfile.type=Any", "seccompProfile"),

@@ -1,7 +1,8 @@
 //! What `cargo xtask release` makes is installed: packages with their scripts in a root of their own, upgraded, rolled back
 //! and removed; the image and the chart as those read them who get them. What the version before kept is read.
 //!
-//! An older binary in `IPWATCH_TEST_PREVIOUS` is started on what this version has written.
+//! An older binary in `IPWATCH_TEST_PREVIOUS` is started on what this version has written: `cargo xtask test --long` builds
+//! the version before.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,7 +23,9 @@ support::tests! {
     the_image_is_what_the_chart_installs needs [Release, Helm],
     a_downloaded_release_is_checked needs [Release],
     a_reboot_and_an_upgrade_keep_the_history,
-    an_upgrade_keeps_findings_and_a_rollback_finds_them,
+    a_tarball_is_unpacked_as_documented needs [Release],
+    an_upgrade_keeps_findings,
+    a_rollback_finds_what_was_kept needs [PreviousVersion],
 }
 
 const DEB: &str = ".deb";
@@ -271,24 +274,58 @@ fn a_reboot_and_an_upgrade_keep_the_history(lab: &Lab) {
     assert!(daemon.stop().success());
 }
 
-fn an_upgrade_keeps_findings_and_a_rollback_finds_them(lab: &Lab) {
+/// The command of docs/release.md.
+fn a_tarball_is_unpacked_as_documented(lab: &Lab) {
+    let root = lab.subdir("root");
+    let arch = file(1, DEB).file_stem().unwrap().to_string_lossy().into_owned();
+    let arch = arch.rsplit_once('_').unwrap().1.to_owned();
+    let version = env!("CARGO_PKG_VERSION");
+    let tarball = file(1, &format!("/ipwatch-{version}-linux-{arch}.tar.gz"));
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/release.md");
+    let page = fs::read_to_string(page).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix("    tar -C / ")).expect("a command");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (name, words) = words.split_last().unwrap();
+    assert_eq!(*name, format!("ipwatch-{version}-linux-amd64.tar.gz"));
+    run(Command::new("tar").arg("-C").arg(&root).args(words).arg(&tarball));
+    let said = run(Command::new(root.join("usr/bin/ipwatch")).arg("--version"));
+    assert_eq!(said, run(Command::new(binary()).arg("--version")));
+    assert!(root.join("usr/lib/systemd/system/ipwatch.service").exists());
+    let top = fs::read_dir(&root).unwrap().count();
+    assert_eq!(top, 1, "nothing but usr");
+}
+
+fn an_upgrade_keeps_findings(lab: &Lab) {
     let state = kept(lab);
-    let daemon = in_that_boot(lab, binary().into(), &state);
+    upgrade(lab, &state);
+}
+
+fn a_rollback_finds_what_was_kept(lab: &Lab) {
+    let state = kept(lab);
+    upgrade(lab, &state);
+    let previous = std::env::var_os("IPWATCH_TEST_PREVIOUS").expect("a binary, which it needs");
+    roll_back(lab, previous, &state);
+}
+
+/// This version on what the version before kept.
+fn upgrade(lab: &Lab, state: &Path) {
+    let daemon = in_that_boot(lab, binary().into(), state);
     has_history(&daemon);
     // Its network namespaces are not here, so it is over.
     has_finding(&daemon, "resolved");
     assert!(daemon.stop().success());
-    let Some(previous) = std::env::var_os("IPWATCH_TEST_PREVIOUS") else {
-        println!("no version before (IPWATCH_TEST_PREVIOUS is not set): nothing is rolled back");
-        return;
-    };
+}
+
+/// The version before on what this one has left, and this one again.
+fn roll_back(lab: &Lab, previous: OsString, state: &Path) {
     // It takes the configuration of its time, and answers on the same socket.
     let _ = fs::remove_file(daemon::socket_in(lab));
-    let daemon = in_that_boot(lab, previous, &state);
+    let daemon = in_that_boot(lab, previous, state);
     has_history(&daemon);
     has_finding(&daemon, "resolved");
     assert!(daemon.stop().success());
-    let daemon = in_that_boot(lab, binary().into(), &state);
+    let _ = fs::remove_file(daemon::socket_in(lab));
+    let daemon = in_that_boot(lab, binary().into(), state);
     has_history(&daemon);
     has_finding(&daemon, "resolved");
     assert!(daemon.stop().success());

@@ -57,6 +57,8 @@ pub enum Need {
     Chromium,
     /// A release of the daemon under test in two revisions, as `cargo xtask release` packs it, and who reads it.
     Release,
+    /// The binary of the version before. `cargo xtask test --long` alone builds it.
+    PreviousVersion,
     /// A machine that nobody else is on, whose network as a whole may be stopped for seconds: a VM that
     /// was booted for these tests.
     OwnMachine,
@@ -122,6 +124,8 @@ impl Need {
             Need::Helm => crate::helm::missing(),
             Need::Chromium => crate::chromium::missing(),
             Need::Release => crate::release::missing(),
+            Need::PreviousVersion => (std::env::var_os("IPWATCH_TEST_PREVIOUS").is_none())
+                .then(|| "the version before is not built (--long builds it)".into()),
             Need::OwnMachine => (std::env::var_os("IPWATCH_TEST_OWN_MACHINE").is_none()
                 || !Path::new("/modules/order").exists())
             .then(|| "this is no VM of the tests' own".into()),
@@ -151,7 +155,7 @@ impl Need {
             // The newest packages may need a newer libc.
             || self == Need::NewerContainerd
             || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
-            || self == Need::Chromium && !crate::harness::is_long()
+            || matches!(self, Need::Chromium | Need::PreviousVersion) && !crate::harness::is_long()
     }
 }
 

@@ -73,7 +73,7 @@ fn read(command: &mut Command, reader: &mut Reader) -> Result<()> {
 }
 
 /// The release build of a commit, from a separate checkout in cargo's output directory, which is kept.
-fn build_of(commit: &str) -> Result<PathBuf> {
+pub(crate) fn build_of(commit: &str) -> Result<PathBuf> {
     let git = |words: &[&str]| {
         let mut git = command(&["git"]);
         git.args(words).current_dir(place::repository());

@@ -97,12 +97,18 @@ impl Packed {
         Ok(Self { machine, programs, version, revision, epoch, effort })
     }
 
-    /// Both packages in `out`, made in `work`, which is emptied.
+    /// Both packages in `out`, made in `work`, which is emptied. Earlier packages of this architecture are removed: apt is
+    /// given the package by a pattern.
     pub(crate) fn both(&self, work: &Path, out: &Path) -> Result<[PathBuf; 2]> {
         if work.exists() {
             fs::remove_dir_all(work)?;
         }
         fs::create_dir_all(out)?;
+        for entry in fs::read_dir(out)?.flatten() {
+            if is_package(&entry.file_name().to_string_lossy(), self.machine) {
+                fs::remove_file(entry.path())?;
+            }
+        }
         Ok([self.deb(&work.join("deb"), out)?, self.rpm(&work.join("rpm"), out)?])
     }
 
@@ -119,9 +125,6 @@ impl Packed {
         let repository = place::repository();
         let parts = repository.join("deploy/package");
         let (version, arch) = (self.debian_version(), self.machine.debian());
-        let changes = root.join(DOC).join("CHANGELOG.md");
-        install(&repository.join("CHANGELOG.md"), &changes, 0o644)?;
-        compress(&changes)?;
         let changelog = root.join(DOC).join("changelog");
         write(&changelog, &debian_changelog(&version, self.epoch)?)?;
         compress(&changelog)?;
@@ -182,6 +185,13 @@ impl Packed {
     }
 }
 
+/// Whether a file is a package of ipwatch for this architecture, of any version.
+fn is_package(name: &str, machine: Machine) -> bool {
+    let of = |begin: &str, end: String| name.starts_with(begin) && name.ends_with(&end);
+    of("ipwatch_", format!("_{}.deb", machine.debian()))
+        || of("ipwatch-", format!(".{}.rpm", machine.name()))
+}
+
 /// A .deb of this binary for each revision, in `room`.
 pub(crate) fn debs(binary: &Path, revisions: &[&str], room: &Path) -> Result<Vec<PathBuf>> {
     setup::packages(&["dpkg", "gzip"])?;
@@ -197,7 +207,7 @@ pub(crate) fn debs(binary: &Path, revisions: &[&str], room: &Path) -> Result<Vec
 fn debian_changelog(version: &str, epoch: Epoch) -> Result<String> {
     let date = epoch.rfc5322()?;
     Ok(format!(
-        "ipwatch ({version}) unstable; urgency=medium\n\n  * What changed: CHANGELOG.md.gz.\n\n \
+        "ipwatch ({version}) unstable; urgency=medium\n\n  * What changed: CHANGELOG.md.\n\n \
          -- The ipwatch authors <ipwatch@localhost>  {date}\n"
     ))
 }
@@ -220,4 +230,20 @@ fn sums(root: &Path) -> Result<String> {
     let mut lines: Vec<&str> = listed.lines().collect();
     lines.sort_unstable_by_key(|line| line.split_once("  ").map(|(_, path)| path));
     Ok(lines.iter().map(|line| format!("{line}\n")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earlier_packages_of_the_same_architecture_are_known_by_name() {
+        let (amd64, arm64) = (Machine::X86_64, Machine::Arm64);
+        assert!(is_package("ipwatch_0.0.9_amd64.deb", amd64));
+        assert!(is_package("ipwatch_0.1.0-2_arm64.deb", arm64));
+        assert!(is_package("ipwatch-0.1.0-1.x86_64.rpm", amd64));
+        for other in ["ipwatch_0.1.0_arm64.deb", "ipwatch-0.1.0.tgz", "other_1_amd64.deb", "work"] {
+            assert!(!is_package(other, amd64), "{other}");
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! Tests of the documentation: every link has a target, and the index lists every finding.
+//! Tests of the documentation: every link has a target, the index lists every finding, and the commands by which README
+//! installs ipwatch are few and right.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +10,11 @@ use crate::place::repository;
 /// The README is read before installing anything; longer text belongs in `docs`.
 const README_LINES: usize = 150;
 
-fn pages() -> Vec<PathBuf> {
+/// The pages of the repository, or of a directory with its layout.
+pub(crate) fn pages_in(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for dir in ["", "docs", "docs/contract", "docs/findings", "docs/support", "docs/templates"] {
-        for entry in fs::read_dir(repository().join(dir)).unwrap().flatten() {
+        for entry in fs::read_dir(root.join(dir)).unwrap().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "md") {
                 found.push(entry.path());
             }
@@ -33,7 +35,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 /// The targets of the links of a page.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
     let prose = text.split("```").step_by(2);
     let after = prose.flat_map(|part| part.split("](").skip(1));
     after.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
@@ -64,7 +66,7 @@ fn broken(page: &Path, text: &str, link: &str) -> Option<String> {
 fn every_link_leads_somewhere() {
     let mut wrong = Vec::new();
     let mut all = 0;
-    for page in pages() {
+    for page in pages_in(repository()) {
         let text = fs::read_to_string(&page).unwrap();
         all += links(&text).count();
         wrong.extend(links(&text).filter_map(|link| broken(&page, &text, link)));
@@ -88,4 +90,56 @@ fn every_runbook_is_in_the_index() {
 fn the_readme_is_short() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     assert!(readme.lines().count() <= README_LINES);
+}
+
+/// Commands of one way to install, at most.
+const COMMANDS: usize = 5;
+
+/// The blocks of commands in a section of README.
+fn blocks(section: &str) -> Vec<Vec<String>> {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let (_, rest) = readme.split_once(&format!("\n## {section}\n")).unwrap();
+    let (text, _) = rest.split_once("\n## ").unwrap();
+    let mut blocks: Vec<Vec<String>> = vec![Vec::new()];
+    for line in text.lines() {
+        match line.strip_prefix("    ") {
+            Some(line) => {
+                let command = line.split_once("  #").map_or(line, |(command, _)| command);
+                blocks.last_mut().unwrap().push(command.trim().to_owned());
+            }
+            None => blocks.push(Vec::new()),
+        }
+    }
+    blocks.retain(|block| !block.is_empty());
+    blocks
+}
+
+#[test]
+fn a_new_user_needs_five_commands_by_package_and_by_helm() {
+    let [package, helm] = &blocks("Install")[..] else {
+        panic!("two ways: {:?}", blocks("Install"))
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    for block in [package, helm] {
+        assert!(block.len() <= COMMANDS, "{block:#?}");
+        assert!(block.iter().all(|line| !line.ends_with('\\')), "a command a line: {block:#?}");
+    }
+    assert_eq!(package[0], "cargo xtask package");
+    assert_eq!(package[1], "apt install ./target/package/ipwatch_*_amd64.deb");
+    assert!(package[2..].iter().all(|line| line.starts_with("ipwatch ")), "{package:#?}");
+    // The files are those that a release has, and the values those of the chart.
+    let chart = format!("ipwatch-{version}.tgz");
+    assert!(helm[0].contains(&format!("oci-archive:ipwatch-{version}-image.tar ")), "{}", helm[0]);
+    let install = helm.iter().find(|line| line.starts_with("helm install ")).unwrap();
+    assert!(install.starts_with(&format!("helm install ipwatch {chart} --namespace ipwatch ")));
+    let image = install.split_once(" --set image.repository=").expect("an image").1;
+    assert!(helm[0].contains(&format!(" docker://{image}:{version}")), "the image that is pushed");
+    let values = fs::read_to_string(repository().join("deploy/helm/ipwatch/values.yaml")).unwrap();
+    assert!(values.contains("\nimage:\n") && values.contains("\n  repository: "));
+    let label = "kubectl label namespace ipwatch pod-security.kubernetes.io/enforce=privileged";
+    assert!(
+        helm.iter().any(|line| line == label),
+        "else no pod is admitted where that is enforced"
+    );
+    assert_eq!(helm.last().unwrap(), "kubectl ipwatch findings -A");
 }

@@ -35,7 +35,7 @@ use crate::machine::Machine;
 use crate::package::tree::{DOC, Programs, install, tree};
 use crate::package::{self, Packed};
 use crate::shell::{command, output};
-use crate::{build, place, setup};
+use crate::{bench, build, place, setup};
 
 /// The architectures that are released.
 const MACHINES: [Machine; 2] = [Machine::X86_64, Machine::Arm64];
@@ -67,11 +67,28 @@ pub(crate) fn command_line(args: &[&str]) -> Result<()> {
 /// The revisions of what tests install: an upgrade and a rollback need two.
 const TESTED: [&str; 2] = ["1", "2"];
 
+/// The version before this one: its ledger is in `tests/fixtures/upgrade`.
+const PREVIOUS: &str = "b5173eb";
+
+/// The binary of the version before, if a test selected by these filters needs it; otherwise an empty path. It is built once.
+pub(crate) fn previous_for_tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
+    if !is_needed("PreviousVersion", binaries, filters)? {
+        return Ok(PathBuf::new());
+    }
+    println!("building the version before, {PREVIOUS}");
+    bench::build_of(PREVIOUS)
+}
+
+/// Whether a test selected by these filters has this need.
+fn is_needed(need: &str, binaries: &Binaries, filters: &[&str]) -> Result<bool> {
+    let needs = output(Command::new(&binaries.e2e).arg("--needs").args(filters))?;
+    Ok(needs.lines().any(|one| one == need))
+}
+
 /// Directory of a release of this machine's binary, in `1` and `2` the revisions, if a test selected by these filters
 /// needs it; otherwise an empty path.
 pub(crate) fn for_tests(binaries: &Binaries, filters: &[&str]) -> Result<PathBuf> {
-    let needs = output(Command::new(&binaries.e2e).arg("--needs").args(filters))?;
-    if !needs.lines().any(|need| need == "Release") {
+    if !is_needed("Release", binaries, filters)? {
         return Ok(PathBuf::new());
     }
     setup::packages(package::TOOLS)?;
@@ -216,8 +233,6 @@ impl Release {
         let config = root.join("etc/ipwatch/ipwatch.toml");
         install(&config, &root.join(DOC).join("ipwatch.toml"), 0o644)?;
         fs::remove_dir_all(root.join("etc"))?;
-        let changes = place::repository().join("CHANGELOG.md");
-        install(&changes, &root.join(DOC).join("CHANGELOG.md"), 0o644)?;
         let to = self.file(format!("{name}.tar.gz"), "static programs for any distribution");
         archive::tar_gz(&work, &[&name], self.how(), &to)
     }
@@ -235,7 +250,9 @@ impl Release {
     fn chart(&mut self, digest: &str) -> Result<()> {
         let work = self.room("chart")?;
         let to = self.file(format!("ipwatch-{}.tgz", self.version), "Helm chart of this image");
-        chart::pack(&self.version, (&self.options.image, digest), self.how(), &work, &to)
+        let machines: Vec<Machine> = self.programs.iter().map(|(machine, _)| *machine).collect();
+        let image = (self.options.image.as_str(), digest);
+        chart::pack(&self.version, image, &machines, self.how(), &work, &to)
     }
 
     fn krew(&mut self) -> Result<()> {

@@ -195,8 +195,15 @@ fn on_this_host(
         phases.run("Chromium", || setup::packages(&["chromium"]))?;
     }
     let daemons = phases.run("programs that the tests run", || Daemons::get(binaries, filters))?;
+    // A release build of another commit takes as long as all unit tests.
+    let build_previous = || release::previous_for_tests(binaries, filters);
+    let previous = wanted.long.then(|| phases.run("build: the version before", build_previous));
+    let previous = or_none("version before", previous.unwrap_or_else(|| Ok(PathBuf::new())));
     let e2e = || {
         let mut command = daemons.command(binaries);
+        if !previous.as_os_str().is_empty() {
+            command.env("IPWATCH_TEST_PREVIOUS", &previous);
+        }
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
@@ -229,6 +236,14 @@ fn on_this_host(
     Ok(())
 }
 
+/// The path of a program, or an empty one with the reason on stdout: tests that need it are skipped.
+fn or_none(name: &str, path: Result<PathBuf>) -> PathBuf {
+    path.unwrap_or_else(|error| {
+        println!("no {name}: {error:#}");
+        PathBuf::new()
+    })
+}
+
 /// The end-to-end tests on this host, with everything that the selected tests need.
 pub(crate) fn end_to_end(binaries: &Binaries, filters: &[&str]) -> Result<Command> {
     Ok(Daemons::get(binaries, filters)?.command(binaries))
@@ -250,12 +265,6 @@ impl Daemons {
     fn get(binaries: &Binaries, filters: &[&str]) -> Result<Self> {
         setup::packages(setup::E2E)?;
         setup::dockerd()?;
-        let or_none = |name: &str, path: Result<PathBuf>| {
-            path.unwrap_or_else(|error| {
-                println!("no {name}: {error:#}");
-                PathBuf::new()
-            })
-        };
         Ok(Self {
             rotel: or_none("collector", setup::rotel()),
             prometheus: or_none("Prometheus", setup::prometheus()),

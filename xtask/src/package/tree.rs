@@ -16,6 +16,32 @@ pub(crate) const DOC: &str = "usr/share/doc/ipwatch";
 pub(super) const ZSH: [&str; 2] =
     ["usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions"];
 
+/// Pages of the repository that are packed.
+const PAGES: [&str; 7] = [
+    "README.md",
+    "CHANGELOG.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "ipwatch-ebpf/LICENSE-GPL2",
+];
+/// Directories of which every file is packed: the other pages, and what they tell somebody to apply or to load.
+const PARTS: [&str; 12] = [
+    "docs",
+    "docs/contract",
+    "docs/findings",
+    "docs/images",
+    "docs/support",
+    "docs/templates",
+    "deploy/grafana",
+    "deploy/kubernetes",
+    "deploy/kubernetes/api",
+    "deploy/kubernetes/base",
+    "deploy/node-problem-detector",
+    "deploy/prometheus",
+];
+
 /// The programs that are packed.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
@@ -72,13 +98,16 @@ pub(crate) fn tree(programs: &Programs, root: &Path, zsh: &str) -> Result<()> {
 fn documents(root: &Path) -> Result<()> {
     let repository = place::repository();
     let file = |from: PathBuf, to: &str| install(&from, &root.join(to), 0o644);
-    file(repository.join("README.md"), &format!("{DOC}/README.md"))?;
-    // In the layout of the repository, because pages link to each other. Templates are only for developers.
-    for part in ["docs", "docs/findings", "docs/contract", "docs/images", "docs/support"] {
+    // In the layout of the repository, because pages link to each other.
+    for page in PAGES {
+        file(repository.join(page), &format!("{DOC}/{page}"))?;
+    }
+    for part in PARTS {
         for entry in fs::read_dir(repository.join(part))?.flatten() {
-            if entry.file_type()?.is_file() {
-                let name = entry.file_name();
-                file(entry.path(), &format!("{DOC}/{part}/{}", name.to_string_lossy()))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            // Tests of the rules are for developers.
+            if entry.file_type()?.is_file() && !name.ends_with(".test.yml") {
+                file(entry.path(), &format!("{DOC}/{part}/{name}"))?;
             }
         }
     }
@@ -149,6 +178,30 @@ pub(crate) fn write(to: &Path, text: &str) -> Result<()> {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+
+    /// Whoever has only a package reads its pages. Code alone is in the source.
+    #[test]
+    fn what_the_packed_pages_link_to_is_packed() {
+        let root = std::env::temp_dir().join(format!("xtask-documents-{}", std::process::id()));
+        documents(&root).unwrap();
+        let doc = root.join(DOC);
+        let mut dead = Vec::new();
+        let mut all = 0;
+        for page in crate::pages::pages_in(&doc) {
+            let text = fs::read_to_string(&page).unwrap();
+            for link in crate::pages::links(&text).filter(|link| !link.contains("://")) {
+                let file = link.split_once('#').map_or(link, |(file, _)| file);
+                all += 1;
+                let is_code = file.ends_with(".rs");
+                if !is_code && !page.parent().unwrap().join(file).exists() {
+                    dead.push(format!("{}: {link}", page.strip_prefix(&doc).unwrap().display()));
+                }
+            }
+        }
+        fs::remove_dir_all(&root).unwrap();
+        assert!(all > 100, "only {all} links were found");
+        assert!(dead.is_empty(), "{}", dead.join("\n"));
+    }
 
     #[test]
     fn modes_do_not_depend_on_the_umask() {

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::options::Options;
 use super::sign::SUMS;
+use crate::package::Effort;
 use crate::place;
 use crate::shell::{command, output, run};
 
@@ -45,6 +46,7 @@ pub(super) fn compare(options: &Options) -> Result<()> {
 fn make(clone: &Path, home: &Path, options: &Options, out: &Path) -> Result<()> {
     let mut cargo = command(&["sh", "-c", "umask 077 && exec cargo xtask release \"$@\"", "sh"]);
     cargo.arg("--out").arg(out).args(["--image", &options.image, "--revision", &options.revision]);
+    cargo.args((options.effort == Effort::Little).then_some("--fast"));
     cargo.args(options.krew_base_url.iter().flat_map(|url| ["--krew-base-url", url]));
     // The notes say whether the release is signed.
     cargo.args(options.sign_key.iter().flat_map(|key| [Path::new("--sign-key"), key.as_path()]));

@@ -1,19 +1,23 @@
 //! The Helm chart as Helm packages it, with the image's digest in its values: a chart installs exactly the image that was
-//! released with it. `helm package` writes the time of packing into its archive.
+//! released with it, on every node that the image has an architecture for. `helm package` writes the time of packing into
+//! its archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 
+use super::MACHINES;
 use super::archive::{How, tar_gz};
+use crate::machine::Machine;
 use crate::package::tree::{install, write};
 use crate::place;
 
-/// Packs the chart in `work`, an empty directory. `image` is the name in a registry and the digest.
+/// Packs the chart in `work`, an empty directory. `image` is the name in a registry and the digest; it is of `machines`.
 pub(super) fn pack(
     version: &str,
     image: (&str, &str),
+    machines: &[Machine],
     how: How,
     work: &Path,
     to: &Path,
@@ -28,7 +32,8 @@ pub(super) fn pack(
     }
     copy(&source, &work.join("ipwatch"))?;
     let values = fs::read_to_string(source.join("values.yaml"))?;
-    write(&work.join("ipwatch/values.yaml"), &with_image(&values, image)?)?;
+    let values = with_platforms(&with_image(&values, image)?, machines)?;
+    write(&work.join("ipwatch/values.yaml"), &values)?;
     tar_gz(work, &["ipwatch"], how, to)
 }
 
@@ -45,6 +50,20 @@ fn with_image(values: &str, (name, digest): (&str, &str)) -> Result<String> {
         text = text.replace(before, &after);
     }
     Ok(text)
+}
+
+/// The values with the nodes that the image runs on: an image of all architectures selects none of them.
+fn with_platforms(values: &str, machines: &[Machine]) -> Result<String> {
+    let before = "  kubernetes.io/arch: amd64\n";
+    if values.matches(before).count() != 1 {
+        bail!("values.yaml does not have one line {before:?}");
+    }
+    let after = match machines {
+        [one] => format!("  kubernetes.io/arch: {}\n", one.debian()),
+        all if MACHINES.iter().all(|machine| all.contains(machine)) => String::new(),
+        _ => bail!("no nodeSelector for an image of {machines:?}"),
+    };
+    Ok(values.replace(before, &after))
 }
 
 /// Copies a directory; a link to a file of the repository becomes that file, as in `helm package`.
@@ -74,5 +93,18 @@ mod tests {
         assert!(text.contains("\n  digest: \"sha256:aa\"\n"));
         assert_eq!(text.lines().count(), values.lines().count());
         assert!(with_image("image:\n", ("a", "b")).is_err());
+    }
+
+    #[test]
+    fn every_node_that_the_image_runs_on_is_selected() {
+        let values =
+            fs::read_to_string(place::repository().join("deploy/helm/ipwatch/values.yaml"))
+                .unwrap();
+        let all = with_platforms(&values, &MACHINES).unwrap();
+        assert!(!all.contains("\n  kubernetes.io/arch:"), "arm64 nodes would not be watched");
+        assert!(all.contains("\n  kubernetes.io/os: linux\n"));
+        let one = with_platforms(&values, &[Machine::Arm64]).unwrap();
+        assert!(one.contains("\n  kubernetes.io/arch: arm64\n"));
+        assert!(with_platforms("nodeSelector: {}\n", &MACHINES).is_err());
     }
 }
