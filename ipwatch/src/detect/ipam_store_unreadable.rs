@@ -13,8 +13,9 @@ use crate::remedy::{Command, Step, host_local, said, text, value};
 /// Maximum number of files that are reported individually.
 const TOLD: usize = 64;
 
+/// Whether a network is configured is known when a living pod is in a configured one.
 pub(super) const DETECTOR: Detector =
-    Detector::Whole { on: Kinds::IPAM, beyond: Kinds::NONE, detect };
+    Detector::Whole { on: Kinds::IPAM.and(Kinds::RUNTIMES), beyond: Kinds::NONE, detect };
 
 fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let old = map.unreadable().filter(|entry| now.since(entry.since) >= WRITING);
@@ -30,9 +31,18 @@ fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
         entry.told,
         format!("{}: {}", said(&file.path), said(&file.reason)),
     );
-    let impact = match &file.effect {
-        Some(effect) => text!("The file {} cannot be used: {}.", value(&file.path), value(effect)),
-        None => {
+    let nobodys = map.nobodys_file(file);
+    let impact = match (&file.effect, nobodys) {
+        (_, Some(network)) => text!(
+            "The file {} cannot be used. No CNI configuration names its network {} any more: nobody hands out its IPs, and \
+             no pod is affected.",
+            value(&file.path),
+            value(network)
+        ),
+        (Some(effect), _) => {
+            text!("The file {} cannot be used: {}.", value(&file.path), value(effect))
+        }
+        (None, _) => {
             text!(
                 "The file {} cannot be used: which IPs it reserves is unknown.",
                 value(&file.path)
@@ -42,7 +52,7 @@ fn candidate(map: &NodeMap, entry: &UnreadableEntry, now: BootNs) -> Candidate {
     Candidate {
         code: Code::IpamStoreUnreadable,
         key: format!("{}/{}", file.store, file.path),
-        severity: Severity::Warning,
+        severity: if nobodys.is_some() { Severity::Info } else { Severity::Warning },
         subject: Subject::default(),
         holders: Vec::new(),
         evidence: proof.done(),

@@ -240,8 +240,18 @@ enum Named {
 /// The usual state after a node changed its CNI.
 #[test]
 fn what_is_reserved_where_nobody_hands_out_is_information() {
-    let leaked = |range: bool, alive: bool, named: &[Named]| {
+    let leaked_beside = |torn: Option<&str>, range: bool, alive: bool, named: &[Named]| {
         let mut case = Case::reserved();
+        if let Some(path) = torn {
+            let file = crate::fact::Unreadable {
+                store: "host-local".into(),
+                path: path.into(),
+                reason: "it is empty".into(),
+                effect: None,
+                takes: None,
+            };
+            case.at(14, Observation::StoreUnreadable(file));
+        }
         if range {
             case.range(13, 2, 200);
         }
@@ -270,6 +280,8 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
         let found = found.iter().find(|one| one.code == Code::IpamReservationLeaked).unwrap();
         (found.severity, lines(found).contains("Remove its directory"))
     };
+    let leaked =
+        |range: bool, alive: bool, named: &[Named]| leaked_beside(None, range, alive, named);
     let warned = (Severity::Warning, false);
     let new = [Named::New];
     assert_eq!(leaked(true, false, &new), warned);
@@ -279,6 +291,15 @@ fn what_is_reserved_where_nobody_hands_out_is_information() {
     assert_eq!(leaked(false, false, &[Named::New, Named::Old]), warned, "its range is unknown");
     assert_eq!(leaked(false, false, &[Named::New, Named::Meta]), warned, "the API server has more");
     assert_eq!(leaked(false, false, &[Named::Other]), warned, "not what the runtimes read");
+    let beside = |torn: &str| leaked_beside(Some(torn), false, false, &new);
+    let backup = "/var/lib/cni/networks/cbr0.bak/10.0.0.7";
+    assert_eq!(
+        beside(backup),
+        (Severity::Info, true),
+        "a file of a network that none names either"
+    );
+    assert_eq!(beside("/var/lib/cni/networks/new/10.0.0.7"), warned, "of a configured one");
+    assert_eq!(beside("/etc/cni/net.d/2.conflist"), warned, "it may name the network");
 }
 
 /// The leak of the pod's network.

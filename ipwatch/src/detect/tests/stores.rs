@@ -1,8 +1,10 @@
 //! Stores that cannot be read, that are removed, and whose listings are incomplete.
 
 use super::ipam::*;
+use super::sandboxes::sandbox;
 use super::*;
-use crate::fact::{Scope, Unreadable};
+use crate::fact::{Configured, Life, Scope, Unreadable};
+use crate::finding::Severity;
 
 #[test]
 pub(super) fn a_file_that_stays_unreadable_is_told() {
@@ -23,6 +25,40 @@ pub(super) fn a_file_that_stays_unreadable_is_told() {
     assert!(found.impact.as_str().contains("for ever"));
     case.at(5_000, Observation::StoreReadable { store: file.store, path: file.path });
     assert_eq!(case.codes_at(5_001), []);
+}
+
+#[test]
+fn an_unreadable_file_of_a_network_that_nobody_configures_is_information() {
+    let told = |path: &str, named: &str| {
+        let mut case = Case::reserved();
+        case.release(14, 5);
+        case.cached(14, "new");
+        let network = Configured {
+            store: "host-local".into(),
+            name: named.into(),
+            path: "/etc/cni/net.d/1.conflist".into(),
+            elsewhere: false,
+        };
+        case.at(14, Observation::Configured(network));
+        let file = Unreadable {
+            store: "host-local".into(),
+            path: path.into(),
+            reason: "it is empty".into(),
+            effect: Some("it stays taken".into()),
+            takes: None,
+        };
+        case.at(1_000, Observation::StoreUnreadable(file));
+        case.list(4_050, vec![Observation::Sandbox(sandbox(Life::Alive, "Ready"))]);
+        let found = case.then(4_100);
+        let found = found.iter().find(|one| one.code == Code::IpamStoreUnreadable).unwrap();
+        (found.severity, found.impact.as_str().contains("nobody hands out its IPs"))
+    };
+    let backup = "/var/lib/cni/networks/old.bak/10.0.0.5";
+    assert_eq!(told(backup, "new"), (Severity::Info, true));
+    let warned = (Severity::Warning, false);
+    assert_eq!(told(backup, "other"), warned, "not what the runtimes read");
+    assert_eq!(told("/var/lib/cni/networks/new/10.0.0.5", "new"), warned, "a pod may be given it");
+    assert_eq!(told("/etc/cni/net.d/10-new.conflist", "new"), warned, "it may name networks");
 }
 
 #[test]

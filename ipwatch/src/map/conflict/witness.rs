@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::fact::cgroup::{attribution, is_roots};
 use crate::fact::{BootNs, store};
 
+use crate::fact::Unreadable;
 use crate::map::{Certainty, Duplicate, Match, Netns, NodeMap, RangeEntry, ReservationEntry};
 
 /// The store whose networks are those of the CNI configurations.
@@ -64,13 +65,26 @@ impl NodeMap {
             |range: &RangeEntry| range.is_of(entry) || range.range.network == *entry.network;
         *entry.store == *CONFIGURED
             && self.store_answers(CONFIGURED)
-            && self.unreadable().next().is_none()
+            && self.unreadable().all(|torn| self.nobodys_file(&torn.file).is_some())
             && !self.ranges().any(named)
             && self.is_not_configured(&entry.network)
             && self
                 .reservations()
                 .filter(|other| same(other))
                 .all(|other| self.is_leaked(&other.store, &other.key))
+    }
+
+    /// The network of an unreadable reservation, if no CNI configuration names that network: then nobody hands out its
+    /// IPs. In the directory of a network each file of an IP is a reservation.
+    #[must_use]
+    pub fn nobodys_file<'a>(&self, file: &'a Unreadable) -> Option<&'a str> {
+        let mut parts = file.path.rsplit('/');
+        let is_reservation = parts.next()?.parse::<IpAddr>().is_ok();
+        let network = parts.next()?;
+        let ours = is_reservation && *file.store == *CONFIGURED;
+        let named = |range: &RangeEntry| *range.range.network == *network;
+        let known = ours && self.store_answers(CONFIGURED) && !self.ranges().any(named);
+        (known && self.is_not_configured(network)).then_some(network)
     }
 
     /// The moment from which an overlap is reported.
