@@ -1,4 +1,5 @@
-//! Finds out who answers whom on a link: sends probes of RFC 5227 on packet sockets, and collects the answers.
+//! Finds out who answers whom on a link: sends probes of RFC 5227 on packet sockets, and collects the answers. An
+//! [`Answerer`] answers for machines elsewhere on the LAN.
 //!
 //! The sender IP of a probe is 0.0.0.0, so that the answer does not depend on routing tables; with `arp_ignore` 1 a
 //! netns answers only for the device that received the probe.
@@ -21,7 +22,7 @@ const TAGGED: u32 = 0x10;
 #[derive(Debug)]
 pub struct Prober {
     socket: OwnedFd,
-    mac: [u8; 6],
+    mac: Mac,
 }
 
 impl Prober {
@@ -31,11 +32,7 @@ impl Prober {
         netns.run(|| {
             let told = crate::netns::ip(&format!("-j link show dev {device}"));
             let told: serde_json::Value = serde_json::from_str(&told).expect("ip -j prints JSON");
-            let text = told[0]["address"].as_str().expect("a device with a MAC");
-            let mut mac = [0; 6];
-            for (byte, part) in mac.iter_mut().zip(text.split(':')) {
-                *byte = u8::from_str_radix(part, 16).expect("a MAC");
-            }
+            let mac = mac(told[0]["address"].as_str().expect("a device with a MAC"));
             let index = told[0]["ifindex"].as_i64().expect("a device with an index");
             Self { socket: open(index as libc::c_int).expect("a packet socket"), mac }
         })
@@ -43,38 +40,62 @@ impl Prober {
 
     /// Sends a probe for an IP. On a device that is down sending fails, and nobody is asked.
     pub fn ask(&self, ip: Ipv4Addr) {
-        let mut frame = Vec::with_capacity(42);
-        frame.extend([0xff; 6]);
-        frame.extend(self.mac);
-        frame.extend(ARP.to_be_bytes());
-        // Ethernet, IPv4, lengths, request.
-        frame.extend([0, 1, 8, 0, 6, 4, 0, 1]);
-        frame.extend(self.mac);
-        frame.extend([0; 4]);
-        frame.extend([0; 6]);
-        frame.extend(ip.octets());
-        // SAFETY: the frame lives until the call returns, and is as long as is said.
-        let _ = unsafe {
-            libc::send(
-                self.socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                libc::MSG_DONTWAIT,
-            )
-        };
+        let (sender, target) = ((self.mac, [0; 4]), ([0; 6], ip.octets()));
+        send(&self.socket, &frame([0xff; 6], REQUEST, sender, target));
     }
 
     /// The IPs whose answers to this device have arrived.
     pub fn answers(&self) -> BTreeSet<Ipv4Addr> {
         let mut from = BTreeSet::new();
         while let Some((frame, tagged)) = receive(&self.socket) {
-            let reply =
-                frame.len() >= 42 && frame[12..14] == ARP.to_be_bytes() && frame[20..22] == [0, 2];
+            let reply = is_arp(&frame, REPLY);
             if reply && !tagged && frame[..6] == self.mac && frame[32..38] == self.mac {
                 from.insert(Ipv4Addr::new(frame[28], frame[29], frame[30], frame[31]));
             }
         }
         from
+    }
+}
+
+/// Answers requests on a link for IPs that no netns of this machine has, each time with the next of some MACs: for
+/// machines elsewhere on the LAN.
+#[derive(Debug)]
+pub struct Answerer {
+    prober: Prober,
+    claims: Vec<(Ipv4Addr, Vec<Mac>)>,
+    asked: usize,
+}
+
+impl Answerer {
+    /// On a device of a netns, for these IPs, each with its MACs.
+    #[must_use]
+    pub fn new(netns: &Netns, device: &str, claims: &[(Ipv4Addr, &[&str])]) -> Self {
+        let macs = |texts: &[&str]| texts.iter().map(|text| mac(text)).collect();
+        let claims = claims.iter().map(|(ip, texts)| (*ip, macs(texts))).collect();
+        Self { prober: Prober::new(netns, device), claims, asked: 0 }
+    }
+
+    /// Answers the requests that have arrived: with all MACs of an IP if `together`, else with one of them in turn.
+    pub fn answer(&mut self, together: bool) {
+        while let Some((asked, tagged)) = receive(&self.prober.socket) {
+            if tagged || !is_arp(&asked, REQUEST) {
+                continue;
+            }
+            let wanted: [u8; 4] = asked[38..42].try_into().expect("four bytes");
+            let wanted = Ipv4Addr::from(wanted);
+            let Some((_, macs)) = self.claims.iter().find(|(ip, _)| *ip == wanted) else {
+                continue;
+            };
+            self.asked += 1;
+            let one = self.asked % macs.len();
+            let asker = (asked[22..28].try_into(), asked[28..32].try_into());
+            let (Ok(asker_mac), Ok(asker_ip)) = asker else { continue };
+            let chosen = if together { &macs[..] } else { &macs[one..=one] };
+            for mac in chosen {
+                let (sender, target) = ((*mac, wanted.octets()), (asker_mac, asker_ip));
+                send(&self.prober.socket, &frame(asker_mac, REPLY, sender, target));
+            }
+        }
     }
 }
 
@@ -100,6 +121,45 @@ pub fn all_ask_all(probers: &BTreeMap<Ipv4Addr, Prober>) -> BTreeSet<(Ipv4Addr, 
         }
     }
     answered
+}
+
+type Mac = [u8; 6];
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+
+fn mac(text: &str) -> Mac {
+    let mut mac = [0; 6];
+    for (byte, part) in mac.iter_mut().zip(text.split(':')) {
+        *byte = u8::from_str_radix(part, 16).expect("a MAC");
+    }
+    mac
+}
+
+/// A frame of ARP from the sender's MAC.
+fn frame(to: Mac, what: u8, sender: (Mac, [u8; 4]), target: (Mac, [u8; 4])) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(42);
+    frame.extend(to);
+    frame.extend(sender.0);
+    frame.extend(ARP.to_be_bytes());
+    // Ethernet, IPv4, lengths.
+    frame.extend([0, 1, 8, 0, 6, 4, 0, what]);
+    frame.extend(sender.0);
+    frame.extend(sender.1);
+    frame.extend(target.0);
+    frame.extend(target.1);
+    frame
+}
+
+fn is_arp(frame: &[u8], what: u8) -> bool {
+    frame.len() >= 42 && frame[12..14] == ARP.to_be_bytes() && frame[20..22] == [0, what]
+}
+
+/// On a device that is down, sending fails.
+fn send(socket: &OwnedFd, frame: &[u8]) {
+    // SAFETY: the frame lives until the call returns, and is as long as is said.
+    let _ = unsafe {
+        libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
+    };
 }
 
 /// A packet socket on a device of the calling thread's netns.

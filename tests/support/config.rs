@@ -15,9 +15,12 @@ pub struct Config {
     leak_age: Option<u32>,
     runtimes: Vec<String>,
     all_runtimes: bool,
+    ignored: Option<Vec<PathBuf>>,
     provisional: bool,
-    cache_dir: Option<PathBuf>,
+    cache_dirs: Vec<PathBuf>,
     conf_dirs: Vec<PathBuf>,
+    data_dirs: Vec<PathBuf>,
+    stores: String,
     bin_dirs: Vec<PathBuf>,
     logs: Vec<PathBuf>,
     otlp: Option<String>,
@@ -92,6 +95,13 @@ impl Config {
         self
     }
 
+    /// Ignores the runtimes below these directories, instead of those of all labs.
+    #[must_use]
+    pub fn ignore_runtimes(mut self, dirs: &[PathBuf]) -> Self {
+        self.ignored = Some(dirs.to_vec());
+        self
+    }
+
     /// Identities without cookies.
     #[must_use]
     pub fn provisional(mut self) -> Self {
@@ -102,7 +112,14 @@ impl Config {
     /// Sets the CNI result cache.
     #[must_use]
     pub fn cache_dir(mut self, dir: &Path) -> Self {
-        self.cache_dir = Some(dir.to_owned());
+        self.cache_dirs = vec![dir.to_owned()];
+        self
+    }
+
+    /// Adds another CNI result cache.
+    #[must_use]
+    pub fn more_cache(mut self, dir: &Path) -> Self {
+        self.cache_dirs.push(dir.to_owned());
         self
     }
 
@@ -111,6 +128,21 @@ impl Config {
     pub fn networks(mut self, conf_dirs: &[PathBuf], bin_dir: &Path) -> Self {
         self.conf_dirs.extend_from_slice(conf_dirs);
         self.bin_dirs.push(bin_dir.to_owned());
+        self
+    }
+
+    /// Adds a directory of host-local's reservations, whether or not a configuration names it. Only with
+    /// [`Config::networks`].
+    #[must_use]
+    pub fn data_dir(mut self, dir: &Path) -> Self {
+        self.data_dirs.push(dir.to_owned());
+        self
+    }
+
+    /// Sets the path of another store: the key in `[ipam]`, and its value. Only with [`Config::networks`].
+    #[must_use]
+    pub fn store(mut self, key: &str, path: &Path) -> Self {
+        let _ = writeln!(self.stores, "{key} = {path:?}");
         self
     }
 
@@ -185,15 +217,17 @@ impl Config {
         // Never the runtimes of this host: they do not know the pods of the tests.
         let mut lines = format!("sockets = [{}]", self.runtimes.join(", "));
         if !self.all_runtimes {
-            let _ = write!(lines, "\nignore = [{:?}, \"/run\"]", std::env::temp_dir());
+            let labs = || vec![std::env::temp_dir(), "/run".into()];
+            let ignored = self.ignored.clone().unwrap_or_else(labs);
+            let _ = write!(lines, "\nignore = {ignored:?}");
         }
         section("runtime", lines);
         if self.provisional {
             section("identity", "provisional = true".into());
         }
         let mut cni = String::new();
-        if let Some(dir) = &self.cache_dir {
-            let _ = writeln!(cni, "cache_dirs = [{dir:?}]");
+        if !self.cache_dirs.is_empty() {
+            let _ = writeln!(cni, "cache_dirs = {:?}", self.cache_dirs);
         }
         if !self.bin_dirs.is_empty() {
             let _ = writeln!(cni, "bin_dirs = {:?}", self.bin_dirs);
@@ -206,7 +240,9 @@ impl Config {
         }
         if !self.conf_dirs.is_empty() {
             // No stores of the host: its reservations do not belong to the lab.
-            section("ipam", format!("data_dirs = []\nconf_dirs = {:?}", self.conf_dirs));
+            let lines =
+                format!("data_dirs = {:?}\nconf_dirs = {:?}", self.data_dirs, self.conf_dirs);
+            section("ipam", format!("{lines}\n{}", self.stores));
         }
         if let Some(endpoint) = &self.otlp {
             section("otlp", format!("endpoint = {endpoint:?}\n{}", self.otlp_lines));

@@ -1,6 +1,6 @@
-//! A real dockerd with all its files in the lab, used through its own API. Its containers have no docker network: as
-//! with kubelet's dockershim, a pod is a container `k8s_POD_…` with an empty netns, whose network is added from
-//! outside. Nothing of the host is touched.
+//! A real dockerd with all its files in the lab, used through its own API. Its containers have no docker network unless
+//! a test creates one: as with kubelet's dockershim, a pod is a container `k8s_POD_…` with an empty netns, whose network
+//! is added from outside. Nothing of the host is touched.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -36,6 +36,16 @@ pub struct Dockerd<'a> {
     lab: &'a Lab,
     dir: PathBuf,
     child: Child,
+    networks: Networks,
+}
+
+/// The networks of a dockerd, for one that runs in a netns of its own.
+#[derive(Debug, Clone, Default)]
+pub struct Networks {
+    /// Address and prefix length of the default bridge; without it there is none.
+    pub bridge: Option<String>,
+    /// Where networks get their addresses for which a test names none: a CIDR, and the prefix length of each.
+    pub pool: Option<(String, u8)>,
 }
 
 /// A pod of a kubelet that uses docker.
@@ -65,9 +75,15 @@ impl<'a> Dockerd<'a> {
     /// Starts dockerd and imports the image.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
+        Self::start_with(lab, Networks::default())
+    }
+
+    /// Like `start`, with these networks. Must be called in the netns of its bridges.
+    #[must_use]
+    pub fn start_with(lab: &'a Lab, networks: Networks) -> Self {
         let dir = lab.subdir("docker");
-        let child = spawn(&dir);
-        let dockerd = Self { lab, dir, child };
+        let child = spawn(&dir, &networks);
+        let dockerd = Self { lab, dir, child, networks };
         dockerd.await_ready();
         dockerd.import_image();
         dockerd
@@ -104,11 +120,90 @@ impl<'a> Dockerd<'a> {
         self.with_ip(self.container(name, &parent, "none", dir, command, more), n)
     }
 
-    /// Creates a docker network.
+    /// Creates a docker network, from which nothing outside is reached.
     pub fn network(&self, name: &str, subnet: &str) {
+        self.network_as(name, subnet, true);
+    }
+
+    /// Creates a docker network.
+    pub fn network_as(&self, name: &str, subnet: &str, internal: bool) {
         let ipam = json!({ "Driver": "default", "Config": [{ "Subnet": subnet }] });
-        let wanted = json!({ "Name": name, "Internal": true, "IPAM": ipam });
+        let wanted = json!({ "Name": name, "Internal": internal, "IPAM": ipam });
         let _ = self.post("/networks/create", &wanted);
+    }
+
+    /// Creates and starts a container in a docker network, or `host`, `none` or `container:ID`; returns its id. `more` is
+    /// added to its configuration, and `host` to its `HostConfig`.
+    #[must_use]
+    pub fn begin(
+        &self,
+        name: &str,
+        network: &str,
+        command: &[&str],
+        more: &Value,
+        host: &Value,
+    ) -> String {
+        let parent = format!("/{}/docker", group(self.lab.tag()));
+        let mut wanted = wanted(&parent, network, self.lab.dir(), command);
+        merge(&mut wanted, more);
+        merge(&mut wanted["HostConfig"], host);
+        self.create(name, &wanted)
+    }
+
+    /// Requests a change of a container: `pause`, `unpause`, `stop?t=1`, `start`, `restart?t=1`.
+    pub fn order(&self, id: &str, what: &str) {
+        let _ = self.post(&format!("/containers/{id}/{what}"), &Value::Null);
+    }
+
+    /// Kills a container if it runs, and removes it.
+    pub fn discard(&self, id: &str) {
+        let path = format!("/containers/{id}?force=true");
+        self.request("DELETE", &path, b"", "").expect("remove the container");
+    }
+
+    /// Makes it the only node of a swarm that listens at `ip`, and whose networks get their addresses from `pool`, 16
+    /// each. Returns when the ingress network exists.
+    pub fn swarm(&self, ip: &str, pool: &str) {
+        let wanted = json!({
+            "ListenAddr": ip,
+            "AdvertiseAddr": ip,
+            "DefaultAddrPool": [pool],
+            "SubnetSize": 28,
+        });
+        let _ = self.post("/swarm/init", &wanted);
+        eventually("the ingress network exists", 20, || {
+            self.request("GET", "/networks/ingress", b"", "").ok()
+        });
+    }
+
+    /// Creates a service of the swarm with one task, which is published through the ingress network. Returns when the
+    /// task runs.
+    pub fn service(&self, name: &str, command: &[&str]) {
+        let container = json!({ "Image": IMAGE, "Command": command });
+        let port = json!({ "Protocol": "tcp", "TargetPort": 80, "PublishedPort": 8080 });
+        let wanted = json!({
+            "Name": name,
+            "TaskTemplate": { "ContainerSpec": container },
+            "Mode": { "Replicated": { "Replicas": 1 } },
+            "EndpointSpec": { "Ports": [port] },
+        });
+        let _ = self.post("/services/create", &wanted);
+        until("the task of the service runs", 30, || {
+            let tasks = self.request("GET", "/tasks", b"", "").unwrap_or_default();
+            let tasks = tasks.as_array().cloned().unwrap_or_default();
+            tasks.iter().any(|task| task["Status"]["State"] == "running")
+        });
+    }
+
+    /// Removes a service with its tasks.
+    pub fn remove_service(&self, name: &str) {
+        self.request("DELETE", &format!("/services/{name}"), b"", "").expect("remove the service");
+    }
+
+    /// Directory of all that it has: the data, and below `exec` the mounts of its netns.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Runs a container in such a network, with an IP that docker chooses.
@@ -154,29 +249,22 @@ impl<'a> Dockerd<'a> {
         command: &[&str],
         more: Value,
     ) -> Container {
-        let mut wanted = json!({
-            "Image": IMAGE,
-            "Cmd": command,
-            // How long it waits at its start for the end of a running container.
-            "StopTimeout": 1,
-            "HostConfig": {
-                "NetworkMode": network,
-                "CgroupParent": parent,
-                "Binds": [format!("{}:/host", dir.display())],
-            },
-        });
-        if let (Some(wanted), Value::Object(more)) = (wanted.as_object_mut(), more) {
-            wanted.extend(more);
-        }
-        let made = self.post(&format!("/containers/create?name={name}"), &wanted);
-        let id = made["Id"].as_str().expect("an id").to_owned();
-        self.post(&format!("/containers/{id}/start"), &Value::Null);
+        let mut wanted = wanted(parent, network, dir, command);
+        merge(&mut wanted, &more);
+        let id = self.create(name, &wanted);
         let pid = eventually("the container has a process", 10, || {
             let pid = self.inspect(&id)?["State"]["Pid"].as_u64()?;
             u32::try_from(pid).ok().filter(|pid| *pid > 0)
         });
         let netns = proc::View::leader(pid).and_then(|view| view.netns).expect("its netns");
         Container { name: name.to_owned(), id, pid, netns, ip: String::new() }
+    }
+
+    fn create(&self, name: &str, wanted: &Value) -> String {
+        let made = self.post(&format!("/containers/create?name={name}"), wanted);
+        let id = made["Id"].as_str().expect("an id").to_owned();
+        self.order(&id, "start");
+        id
     }
 
     fn with_ip(&self, container: Container, n: u8) -> Container {
@@ -206,13 +294,12 @@ impl<'a> Dockerd<'a> {
 
     /// Starts a container that has ended; its IP was lost with its netns.
     pub fn start_again(&self, container: &Container) {
-        self.post(&format!("/containers/{}/start", container.id), &Value::Null);
+        self.order(&container.id, "start");
     }
 
     /// Kills a container and removes it.
     pub fn remove(&self, container: &Container) {
-        let path = format!("/containers/{}?force=true", container.id);
-        self.request("DELETE", &path, b"", "").expect("remove the container");
+        self.discard(&container.id);
     }
 
     /// Kills dockerd, its containerd and the shims of `containers`, and removes these from runc's state: their
@@ -235,12 +322,18 @@ impl<'a> Dockerd<'a> {
         }
     }
 
-    /// Restarts dockerd.
+    /// Ends dockerd as an upgrade does: it stops its containers first.
+    pub fn stop(&mut self) {
+        sys::kill(self.child.id(), libc::SIGTERM).expect("end dockerd");
+        until("dockerd has ended", 30, || matches!(self.child.try_wait(), Ok(Some(_))));
+    }
+
+    /// Restarts dockerd. Must be called in the netns of its bridges.
     pub fn restart(&mut self) {
         for left in ["pid", "exec/containerd/containerd.pid"] {
             let _ = fs::remove_file(self.dir.join(left));
         }
-        self.child = spawn(&self.dir);
+        self.child = spawn(&self.dir, &self.networks);
         self.await_ready();
     }
 
@@ -300,16 +393,46 @@ impl Drop for Dockerd<'_> {
     }
 }
 
-fn spawn(dir: &Path) -> Child {
+/// The configuration of a container that sees `dir` as `/host`.
+fn wanted(parent: &str, network: &str, dir: &Path, command: &[&str]) -> Value {
+    json!({
+        "Image": IMAGE,
+        "Cmd": command,
+        // How long it waits at its start for the end of a running container.
+        "StopTimeout": 1,
+        "HostConfig": {
+            "NetworkMode": network,
+            "CgroupParent": parent,
+            "Binds": [format!("{}:/host", dir.display())],
+        },
+    })
+}
+
+/// Adds the keys of `more`.
+fn merge(wanted: &mut Value, more: &Value) {
+    if let (Some(wanted), Some(more)) = (wanted.as_object_mut(), more.as_object()) {
+        wanted.extend(more.clone());
+    }
+}
+
+fn spawn(dir: &Path, networks: &Networks) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
     let path = |name: &str| dir.join(name).display().to_string();
     // Not the machine's own configuration.
     fs::write(dir.join("none.json"), "{}").expect("write a configuration");
-    Command::new(program().expect("dockerd"))
+    let mut command = Command::new(program().expect("dockerd"));
+    match &networks.bridge {
+        Some(bridge) => command.args(["--bip", bridge]),
+        None => command.arg("--bridge=none"),
+    };
+    if let Some((base, size)) = &networks.pool {
+        command.arg(format!("--default-address-pool=base={base},size={size}"));
+    }
+    command
         .args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"])
         // `vfs` works on any file system.
-        .args(["--bridge=none", "--storage-driver=vfs"])
+        .arg("--storage-driver=vfs")
         .args(["--data-root", &path("data"), "--exec-root", &path("exec")])
         .args(["--pidfile", &path("pid"), "--host", &format!("unix://{}", path("sock"))])
         .args(["--config-file", &path("none.json")])

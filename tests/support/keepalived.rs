@@ -21,9 +21,19 @@ impl Keepalived {
     /// Starts it on `eth0` of a netns. Of the routers that run, the one with the highest `priority` has `vip`.
     #[must_use]
     pub fn start(lab: &Lab, netns: &Netns, vip: &str, priority: u8) -> Self {
-        let dir = lab.subdir(&format!("keepalived{priority}"));
+        Self::start_with(lab, netns, vip, priority, "")
+    }
+
+    /// Like `start`, with `use_vmac`: the virtual IP is on a macvlan device of its own, with the MAC of RFC 5798.
+    #[must_use]
+    pub fn start_with_vmac(lab: &Lab, netns: &Netns, vip: &str, priority: u8) -> Self {
+        Self::start_with(lab, netns, vip, priority, "  use_vmac vrrp51\n  vmac_xmit_base\n")
+    }
+
+    fn start_with(lab: &Lab, netns: &Netns, vip: &str, priority: u8, more: &str) -> Self {
+        let dir = lab.subdir(&format!("keepalived-{vip}-{priority}"));
         let file = dir.join("keepalived.conf");
-        std::fs::write(&file, configuration(vip, priority)).expect("write the configuration");
+        std::fs::write(&file, configuration(vip, priority, more)).expect("write the configuration");
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", netns.path().display())).arg(PROGRAM);
         command.args([
@@ -49,16 +59,17 @@ impl Keepalived {
     pub fn await_vip(netns: &Netns, vip: &str, wanted: bool) {
         let what = format!("{} has {vip}: {wanted}", netns.name());
         let address = format!(" {vip}/");
-        until(&what, 20, || netns.ip("-4 addr show dev eth0").contains(&address) == wanted);
+        until(&what, 20, || netns.ip("-4 addr show").contains(&address) == wanted);
     }
 }
 
 /// Three advertisements in 0.6 s that do not come make the other one the master.
-fn configuration(vip: &str, priority: u8) -> String {
+fn configuration(vip: &str, priority: u8, more: &str) -> String {
+    let device = if more.is_empty() { " dev eth0" } else { "" };
     format!(
         "global_defs {{\n  vrrp_version 3\n  script_user root\n}}\n\
          vrrp_instance test {{\n  state BACKUP\n  interface eth0\n  virtual_router_id 51\n  \
-         priority {priority}\n  advert_int 0.2\n  virtual_ipaddress {{\n    {vip}/32 dev eth0\n  }}\n}}\n"
+         priority {priority}\n  advert_int 0.2\n{more}  virtual_ipaddress {{\n    {vip}/32{device}\n  }}\n}}\n"
     )
 }
 

@@ -28,8 +28,12 @@ pub enum Need {
     Runc,
     /// dockerd and runc.
     Dockerd,
-    /// podman with netavark, and runc.
+    /// podman with netavark and with CNI, and runc.
     Podman,
+    /// bubblewrap, and setpriv to start it as a user.
+    Bubblewrap,
+    /// gdb.
+    Gdb,
     /// keepalived.
     Keepalived,
     /// A cgroup hierarchy in which a group of the test gets less CPU time.
@@ -112,6 +116,8 @@ impl Need {
             Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
+            Need::Bubblewrap => absent("/usr/bin/bwrap").or_else(|| absent("/usr/bin/setpriv")),
+            Need::Gdb => absent("/usr/bin/gdb"),
             Need::Keepalived => crate::keepalived::missing(),
             Need::LittleCpu => crate::cgroup::without_cpu(),
             Need::FakeCri => absent(crate::pod::client()),

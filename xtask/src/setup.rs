@@ -25,7 +25,12 @@ pub(crate) const E2E: &[&str] = &[
     "python3-venv",
     "podman",
     "netavark",
+    "catatonit",
+    "slirp4netns",
+    "uidmap",
     "keepalived",
+    "bubblewrap",
+    "gdb",
 ];
 /// For a program that writes bolt files with the original library.
 pub(crate) const BOLT: &[&str] = &["golang-go", "golang-github-coreos-bbolt-dev"];

@@ -59,7 +59,8 @@ pub(crate) fn named(name: &str) -> Result<Stock> {
 
 /// Modules that the tests need; virtio for the one NIC, and for the disks of the VMs that boot systemd. Other VMs
 /// need no disk: input comes in the initramfs and output goes to the console.
-const MODULES: [&str; 14] = [
+const MODULES: [&str; 15] = [
+    "bonding",
     "veth",
     "bridge",
     "macvlan",
