@@ -169,5 +169,6 @@ fn main() -> std::process::ExitCode {
         healthy::TESTS,
         worst_hour::TESTS,
         zoo::TESTS,
+        zoo::stock::TESTS,
     ])
 }
