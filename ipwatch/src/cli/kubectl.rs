@@ -24,7 +24,7 @@ const NAME: &str = "kubectl-ipwatch";
 const LABEL: &str = "app.kubernetes.io/name=ipwatch";
 const CONTAINER: &str = "ipwatch";
 /// Maximum size of an answer of kubectl, in bytes.
-const LONGEST: u64 = 1 << 20;
+const LONGEST: u64 = 4 << 20;
 /// How much of the end of kubectl's stderr is kept, in bytes.
 const TAIL: usize = 4 << 10;
 /// Options of the plugin, accepted before a pod, after it, and for `cluster scan`, as kubectl does. ipwatch has no
@@ -273,6 +273,14 @@ impl Own {
         command
     }
 
+    /// The options that name the cluster, for a command that is printed.
+    fn flags(&self) -> Vec<String> {
+        let file = self.kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let named = [("--kubeconfig", file), ("--context", self.context.clone())];
+        let given = named.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        given.flatten().collect()
+    }
+
     fn kubectl(&self, kubectl: Program<'_>) -> Command {
         let mut command = Command::new(kubectl.program);
         command.args(kubectl.words);
@@ -317,11 +325,14 @@ fn said(mut command: Command) -> Result<String, Failure> {
     let mut child = command.spawn().map_err(cannot_run)?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
-        let read = stdout.take(LONGEST).read_to_string(&mut said);
+        let read = stdout.take(LONGEST + 1).read_to_string(&mut said);
         read.map_err(|error| anyhow::anyhow!("cannot read the output of kubectl: {error}"))?;
     }
     let status = child.wait().map_err(cannot_run)?;
-    if status.success() {
+    if said.len() as u64 > LONGEST {
+        // Whoever is missing from the part that was read must not be taken for absent.
+        Err(anyhow::anyhow!("kubectl prints more than {} MiB", LONGEST >> 20).into())
+    } else if status.success() {
         Ok(said)
     } else {
         Err(anyhow::anyhow!("kubectl failed: its message is above").into())

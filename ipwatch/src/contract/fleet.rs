@@ -11,8 +11,11 @@ pub struct Fleet {
     pub schema: String,
     /// When the last node answered, RFC 3339.
     pub taken_at: String,
-    /// Every node on which a pod of ipwatch is, by name.
+    /// Every node of the cluster but Windows nodes, by name. Only those with a pod of ipwatch, if `nodes_unlisted` is set.
     pub nodes: Vec<FleetNode>,
+    /// Why the nodes of the cluster could not be listed: whether others exist, without a pod of ipwatch, is unknown then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_unlisted: Option<String>,
 }
 
 /// One node, and its answers or why there are none.
@@ -20,7 +23,7 @@ pub struct Fleet {
 pub struct FleetNode {
     /// The node.
     pub node: String,
-    /// The pod of ipwatch on it.
+    /// The pod of ipwatch on it; empty if there is none.
     pub pod: String,
     /// Why it has not answered: nothing is known about this node then. May quote hostile text.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -219,6 +219,8 @@ fn the_plugin_of_kubectl_asks_every_node(lab: &Lab, node: &Node<'_>, socket: &Pa
         "spec": { "nodeName": "node-without-kubelet", "containers": [{ "name": "ipwatch", "image": "none" }] },
     });
     node.api().create(&format!("/api/v1/namespaces/{}/pods", node.namespace()), &kept);
+    let bare = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-without-ipwatch" } });
+    node.api().create("/api/v1/nodes", &bare);
     let script = format!(
         "#!/bin/sh\ncase \" $* \" in *' exec '*) while [ \"$1\" != -- ]; do shift; done; shift 2\n\
          exec '{}' --socket '{}' \"$@\" ;;\nesac\nexec '{}/kubectl' \"$@\"\n",
@@ -240,9 +242,10 @@ fn the_plugin_of_kubectl_asks_every_node(lab: &Lab, node: &Node<'_>, socket: &Pa
     };
     let (code, said) = ask(&["findings", "-A", "--timeout", "30"]);
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.starts_with("1 of 2 nodes   "), "{said}");
+    assert!(said.starts_with("1 of 3 nodes   "), "{said}");
     assert!(said.contains(stuck) && said.contains("ip-held-by-stuck-process"), "{said}");
     assert!(said.contains("  node-without-kubelet: \"its pod ipwatch-1 is Pending\""), "{said}");
+    assert!(said.contains("  node-without-ipwatch: \"no pod of ipwatch is on it\""), "{said}");
     let (code, said) = ask(&["ip", stuck, "--timeout", "30"]);
     assert_eq!(code, Some(0), "{said}");
     let row = said.lines().find(|line| line.contains("HELD: unsafe to hand out"));

@@ -1,9 +1,9 @@
 //! `kubectl ipwatch findings` and `kubectl ipwatch ip`: asks the ipwatch of every node, some at once.
 //!
 //! A node that does not answer in time is named: nothing is known about it. So is a node whose answer has no room beside
-//! those of the others.
+//! those of the others, and a node without a pod of ipwatch.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::IpAddr;
@@ -45,8 +45,8 @@ pub(in crate::cli) struct Asked {
 enum What {
     /// Findings of every node, the worst first
     #[command(after_help = "\
-Exit codes: 0 nothing is wrong, 1 findings, 2 no findings but some nodes did not answer, or the answers of all have no room \
-in memory, or an error.
+Exit codes: 0 nothing is wrong, 1 findings, 2 no findings but some nodes did not answer or the nodes cannot be listed, or \
+an error.
 
   kubectl ipwatch findings -A              of all namespaces, and those that are about no pod
   kubectl ipwatch findings -n shop         about pods of one namespace
@@ -63,8 +63,8 @@ in memory, or an error.
     },
     /// Where an IP is up, which pod has it, since when, and who had it before
     #[command(after_help = "\
-Exit codes: 0 it is up or reserved somewhere, 3 nowhere, 2 nowhere but some nodes did not answer, or the answers of all \
-have no room in memory, or an error.
+Exit codes: 0 it is up or reserved somewhere, 3 nowhere, 2 nowhere but some nodes did not answer or the nodes cannot be \
+listed, or an error.
 
   kubectl ipwatch ip 10.0.3.17")]
     Ip {
@@ -103,6 +103,11 @@ struct Agent {
     pod: String,
     phase: String,
 }
+
+/// What a node without a pod of ipwatch is said to be silent for.
+const NO_POD: &str = "no pod of ipwatch is on it";
+/// Nodes on which the DaemonSet can run.
+const NOT_WINDOWS: &str = "kubernetes.io/os!=windows";
 
 /// Parses the command line of a question to all nodes.
 pub(super) fn read(
@@ -154,9 +159,25 @@ impl Asked {
                 self.own.ipwatch_namespace
             )));
         }
-        let (nodes, has_room) = self.ask_all(kubectl, agents, room);
+        let (others, nodes_unlisted) = match self.nodes(kubectl) {
+            Ok(mut nodes) => {
+                for agent in &agents {
+                    nodes.remove(&agent.node);
+                }
+                (nodes, None)
+            }
+            Err(why) => (BTreeSet::new(), Some(why.to_string())),
+        };
+        let mut nodes = self.ask_all(kubectl, agents, room);
+        nodes.extend(others.into_iter().map(|node| FleetNode {
+            node,
+            pod: String::new(),
+            error: Some(NO_POD.to_owned()),
+            documents: Vec::new(),
+        }));
+        nodes.sort_by(|a, b| (&a.node, &a.pod).cmp(&(&b.node, &b.pod)));
         let taken_at = Timestamp::now().to_string();
-        let fleet = Fleet { schema: SCHEMA.to_owned(), taken_at, nodes };
+        let fleet = Fleet { schema: SCHEMA.to_owned(), taken_at, nodes, nodes_unlisted };
         let (text, code) = self.answer(&fleet, namespace.as_deref(), &out);
         if format == Format::Json {
             let text = serde_json::to_string_pretty(&fleet).map_err(anyhow::Error::from)?;
@@ -164,17 +185,20 @@ impl Asked {
         } else {
             print(&out, &text)?;
         }
-        Ok(if has_room { code } else { ERROR })
+        Ok(code)
     }
 
     /// The text for people, and the exit code.
     fn answer(&self, fleet: &Fleet, namespace: Option<&str>, out: &Out) -> (String, u8) {
-        let silent = fleet.nodes.iter().any(|node| node.error.is_some());
+        let silent =
+            fleet.nodes_unlisted.is_some() || fleet.nodes.iter().any(|node| node.error.is_some());
         let (text, found, nothing) = match &self.what {
             What::Findings { all, .. } => {
-                let agents = &self.own.ipwatch_namespace;
+                let flags = self.own.flags();
+                let agents =
+                    fleet::Agents { namespace: &self.own.ipwatch_namespace, flags: &flags };
                 let view = out.view_at(&fleet.taken_at, *all);
-                let (text, found) = fleet::findings(fleet, namespace, agents, view);
+                let (text, found) = fleet::findings(fleet, namespace, &agents, view);
                 (text, found.then_some(FINDINGS), 0)
             }
             What::Ip { ip, .. } => {
@@ -206,13 +230,17 @@ impl Asked {
         Ok(agents(&said(command)?))
     }
 
-    /// The answers of these nodes, and whether there was room for all of them.
-    fn ask_all(
-        &self,
-        kubectl: Program<'_>,
-        agents: Vec<Agent>,
-        room: u64,
-    ) -> (Vec<FleetNode>, bool) {
+    /// Every node on which a pod of ipwatch could be.
+    fn nodes(&self, kubectl: Program<'_>) -> Result<BTreeSet<String>, Failure> {
+        let mut command = self.own.asking(kubectl);
+        command.args(["get", "nodes", "-l", NOT_WINDOWS]);
+        command.args(["-o", r#"jsonpath={range .items[*]}{.metadata.name}{"\n"}{end}"#]);
+        let told = said(command)?;
+        Ok(told.lines().filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// The answers of these nodes.
+    fn ask_all(&self, kubectl: Program<'_>, agents: Vec<Agent>, room: u64) -> Vec<FleetNode> {
         let all = agents.len();
         let room = &Room::new(room, all);
         let left = Mutex::new(VecDeque::from(agents));
@@ -225,7 +253,6 @@ impl Asked {
                     while let Some(agent) = next() {
                         let allowance = Arc::new(room.allow());
                         let answered = self.ask(kubectl, &agent, &allowance);
-                        let fits = !matches!(answered, Err(Silence::NoRoom));
                         let Agent { node, pod, .. } = agent;
                         let (documents, error) = match answered {
                             Ok(documents) => {
@@ -235,21 +262,19 @@ impl Asked {
                             Err(why) => (Vec::new(), Some(why.to_string())),
                         };
                         // The receiver lives as long as this scope.
-                        let _ = told.send((FleetNode { node, pod, error, documents }, fits));
+                        let _ = told.send(FleetNode { node, pod, error, documents });
                     }
                 });
             }
             drop(told);
             let mut progress = Progress::new(all);
-            let (mut nodes, mut has_room) = (Vec::with_capacity(all), true);
-            for (node, fits) in answers {
+            let mut nodes = Vec::with_capacity(all);
+            for node in answers {
                 progress.step(node.error.is_some());
                 nodes.push(node);
-                has_room &= fits;
             }
             progress.clear();
-            nodes.sort_by(|a: &FleetNode, b| (&a.node, &a.pod).cmp(&(&b.node, &b.pod)));
-            (nodes, has_room)
+            nodes
         })
     }
 
@@ -284,7 +309,7 @@ impl Asked {
     }
 }
 
-/// Lines of node, pod and phase. A pod without a node has not been scheduled.
+/// Lines of node, pod and phase. A pod without a node has not been scheduled: its node is one without a pod.
 fn agents(told: &str) -> Vec<Agent> {
     let agent = |line: &str| {
         let mut words = line.split('\t').map(str::to_owned);

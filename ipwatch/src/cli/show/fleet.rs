@@ -12,9 +12,17 @@ use crate::cli::text::{self, Now, ShortIds};
 use crate::cli::view::View;
 use crate::contract::{Address, Body, Document, Fleet, FleetNode, IpamEntry, Tenure};
 use crate::finding::{Finding, Severity, Status};
+use crate::remedy::kubernetes::kubectl;
 
 /// Maximum number of rows and of nodes named in a line, unless all are asked for.
 const PAGE: usize = 20;
+
+/// Where ipwatch's pods are, for the command that asks one of them.
+pub(in crate::cli) struct Agents<'a> {
+    pub(in crate::cli) namespace: &'a str,
+    /// `--kubeconfig` and `--context` as the user gave them.
+    pub(in crate::cli) flags: &'a [String],
+}
 
 /// A cause, and the nodes that report it: what concerns a pool of the whole cluster has the same id on each.
 struct Cause<'a> {
@@ -51,12 +59,11 @@ impl Cause<'_> {
     }
 }
 
-/// Open findings of all nodes, or of the pods of one namespace, and whether there are any. `agents`: the namespace of
-/// ipwatch's pods.
+/// Open findings of all nodes, or of the pods of one namespace, and whether there are any.
 pub(in crate::cli) fn findings(
     fleet: &Fleet,
     namespace: Option<&str>,
-    agents: &str,
+    agents: &Agents<'_>,
     view: View,
 ) -> (String, bool) {
     let all = causes(fleet);
@@ -130,6 +137,7 @@ pub(in crate::cli) fn ip(fleet: &Fleet, ip: IpAddr, view: View) -> (String, bool
     for (node, entry) in reserved.iter().take(PAGE) {
         out.push_str(&format!("{}\n", reservation(node, entry)));
     }
+    out.push_str(&more(reserved.len(), "more reservation"));
     if !past.is_empty() {
         out.push_str("\nBefore:\n");
         let mut table = Table::new(&["NODE", "FROM", "TO", "LASTED", "POD", "ENDED BY"]);
@@ -145,9 +153,18 @@ pub(in crate::cli) fn ip(fleet: &Fleet, ip: IpAddr, view: View) -> (String, bool
             ]);
         }
         out.push_str(&table.within(view).render(view.headers, view.paint));
+        out.push_str(&more(past.len(), "earlier owner"));
     }
     out.push_str(&silent(fleet, view));
     (out, !up.is_empty() || !reserved.is_empty())
+}
+
+/// How many of so many rows are beyond the page.
+fn more(all: usize, what: &str) -> String {
+    match all.saturating_sub(PAGE) {
+        0 => String::new(),
+        more => format!("… and {} (-o json)\n", text::count(more, what)),
+    }
 }
 
 fn reservation(node: &FleetNode, entry: &IpamEntry) -> String {
@@ -246,23 +263,33 @@ fn summary(fleet: &Fleet, shown: &[Cause<'_>]) -> String {
 }
 
 /// The command that explains the first row.
-fn next(fleet: &Fleet, worst: &Cause<'_>, agents: &str) -> String {
+fn next(fleet: &Fleet, worst: &Cause<'_>, agents: &Agents<'_>) -> String {
     let on = |node: &&FleetNode| Some(node.node.as_str()) == worst.nodes.first().copied();
     let Some(node) = fleet.nodes.iter().find(on) else { return String::new() };
-    let words = [agents, &node.pod, &worst.finding.id].map(text::shown);
-    let [agents, pod, id] = words;
-    format!("Next: kubectl exec -n {agents} {pod} -c ipwatch -- ipwatch explain {id}\n")
+    let there =
+        kubectl(agents.flags).owns(&["exec", "-n"]).value(agents.namespace).value(&node.pod);
+    let explain =
+        there.owns(&["-c", "ipwatch", "--", "ipwatch", "explain"]).value(&worst.finding.id);
+    if explain.is_typed() { format!("Next: {}\n", explain.sh()) } else { String::new() }
 }
 
-/// The nodes that have not answered, by reason.
+/// The nodes that have not answered, with the reason, and whether there may be others.
 fn silent(fleet: &Fleet, view: View) -> String {
+    let mut out = String::new();
+    if let Some(why) = &fleet.nodes_unlisted {
+        out.push_str(&format!(
+            "\nOnly nodes with a pod of ipwatch are known, because the nodes cannot be listed (it takes the right to list \
+             nodes): {}\n",
+            text::shown(why)
+        ));
+    }
     let silent: Vec<&FleetNode> = fleet.nodes.iter().filter(|node| node.error.is_some()).collect();
     if silent.is_empty() {
-        return String::new();
+        return out;
     }
     let verb = if silent.len() == 1 { "has" } else { "have" };
     let count = text::count(silent.len(), "node");
-    let mut out = format!("\n{count} {verb} not answered; nothing is known of them:\n");
+    out.push_str(&format!("\n{count} {verb} not answered; nothing is known of them:\n"));
     let most = if view.all { silent.len() } else { PAGE };
     for node in silent.iter().take(most) {
         let why = node.error.as_deref().unwrap_or_default();

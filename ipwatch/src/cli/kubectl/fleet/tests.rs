@@ -6,7 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::cli::show::sample_text;
 
-/// A kubectl that lists these lines of node, pod and phase, and runs `exec` as the script says, in which `$pod` is the
+/// A kubectl that lists these lines of node, pod and phase, and the nodes in them, and runs `exec` as the script says, in which `$pod` is the
 /// pod and `$docs` the directory of the contract's examples.
 struct Kubectl {
     _dir: tempfile::TempDir,
@@ -15,12 +15,19 @@ struct Kubectl {
 
 impl Kubectl {
     fn new(agents: &str, exec: &str) -> Self {
+        let nodes = agents.lines().filter_map(|line| line.split('\t').next());
+        let nodes: String = nodes.map(|node| format!("{node}\n")).collect();
+        Self::of(agents, &format!("printf '%s' '{nodes}'"), exec)
+    }
+
+    /// With this script for `get nodes`.
+    fn of(agents: &str, nodes: &str, exec: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contract");
         std::fs::write(dir.path().join("agents"), agents).unwrap();
         let script = format!(
             "docs='{docs}'\ncase \"$*\" in\n*'config view'*) printf shop ;;\n\
-             *'get pods'*) cat '{}/agents' ;;\n*' exec '*|exec*) for pod in \"$@\"; do\n\
+             *'get pods'*) cat '{}/agents' ;;\n*'get nodes'*) {nodes} ;;\n*' exec '*|exec*) for pod in \"$@\"; do\n\
              case \"$pod\" in ipwatch-*) break ;; esac; done\n{exec} ;;\nesac\n",
             dir.path().display()
         );
@@ -63,17 +70,19 @@ fn five_hundred_nodes_are_asked_and_those_that_do_not_answer_are_named() {
          *-321) echo '{{\"kind\":\"other\"}}' ;;\n*) {ANSWERS} ;;\nesac"
     );
     let agents = agents(499) + "node-499\tipwatch-499\tPending\n\tipwatch-500\tPending\n";
-    let kubectl = Kubectl::new(&agents, &exec);
+    let nodes = "for n in $(seq -f 'node-%03g' 0 500); do echo \"$n\"; done";
+    let kubectl = Kubectl::of(&agents, nodes, &exec);
     let (code, text) = kubectl.run("findings -A --timeout 8 --all");
     assert_eq!(code.unwrap(), FINDINGS, "{text}");
     let first = text.lines().next().unwrap();
-    assert!(first.starts_with("496 of 500 nodes   "), "{first}");
-    assert!(text.contains("4 nodes have not answered; nothing is known of them:\n"), "{text}");
+    assert!(first.starts_with("496 of 501 nodes   "), "{first}");
+    assert!(text.contains("5 nodes have not answered; nothing is known of them:\n"), "{text}");
     for line in [
         "  node-007: \"no answer within 8 s\"",
         "  node-123: \"error: no route to host\"",
         "  node-321: \"its answer is no document of ipwatch/v1: is it another version?\"",
         "  node-499: \"its pod ipwatch-499 is Pending\"",
+        "  node-500: \"no pod of ipwatch is on it\"",
     ] {
         assert!(text.lines().any(|one| one == line), "{line}: {text}");
     }
@@ -84,13 +93,56 @@ fn five_hundred_nodes_are_asked_and_those_that_do_not_answer_are_named() {
     );
 }
 
-#[test]
-fn no_finding_is_news_only_if_every_node_answered() {
+/// The answer of a node without findings.
+fn nothing_found() -> String {
     let none = sample_text("query-history.json").replace("\"history\"", "\"findings\"");
     let none: serde_json::Value = serde_json::from_str(&none).unwrap();
     let mut none = none.as_object().unwrap().clone();
     none.insert("findings".to_owned(), serde_json::json!([]));
-    let none = serde_json::Value::Object(none).to_string();
+    serde_json::Value::Object(none).to_string()
+}
+
+#[test]
+fn a_node_without_a_pod_of_ipwatch_is_not_taken_for_healthy() {
+    let exec = format!("printf '%s' '{}'", nothing_found());
+    let nodes = "printf 'node-000\\nnode-001\\narm-1\\n'";
+    let (code, text) = Kubectl::of(&agents(2), nodes, &exec).run("findings -A");
+    assert_eq!(code.unwrap(), ERROR, "{text}");
+    assert!(text.starts_with("2 of 3 nodes   nothing wrong is known\n"), "{text}");
+    assert!(text.contains("  arm-1: \"no pod of ipwatch is on it\"\n"), "{text}");
+    // A pod whose node is gone from the API server is still asked.
+    let (code, text) = Kubectl::of(&agents(2), "echo node-000", &exec).run("findings -A");
+    assert_eq!((code.unwrap(), text.as_str()), (0, "2 nodes   nothing wrong is known\n"));
+    let refused = "echo 'Error from server (Forbidden)' >&2; exit 1";
+    let kubectl = Kubectl::of(&agents(2), refused, &exec);
+    let (code, text) = kubectl.run("findings -A");
+    assert_eq!(code.unwrap(), ERROR, "{text}");
+    assert!(text.contains("\nOnly nodes with a pod of ipwatch are known, because"), "{text}");
+    let (_, json) = kubectl.run("findings -A -o json");
+    let fleet: Fleet = serde_json::from_str(&json).unwrap();
+    assert!(fleet.nodes_unlisted.is_some() && fleet.nodes.len() == 2, "{json}");
+}
+
+#[test]
+fn an_answer_that_is_cut_short_is_no_list() {
+    let exec = format!("printf '%s' '{}'", nothing_found());
+    let nodes = "printf '%6000000s' ''";
+    let (code, text) = Kubectl::of(&agents(1), nodes, &exec).run("findings -A");
+    assert_eq!(code.unwrap(), ERROR, "{text}");
+    assert!(text.contains("the nodes cannot be listed"), "{text}");
+}
+
+#[test]
+fn the_printed_command_asks_the_same_cluster() {
+    let kubectl = Kubectl::new(&agents(1), ANSWERS);
+    let (_, text) = kubectl.run("findings -A --context prod --kubeconfig=/k");
+    let next = "Next: kubectl --kubeconfig /k --context prod exec -n ipwatch ipwatch-000 -c ipwatch -- ipwatch explain ";
+    assert!(text.contains(next), "{text}");
+}
+
+#[test]
+fn no_finding_is_news_only_if_every_node_answered() {
+    let none = nothing_found();
     let all = Kubectl::new(&agents(3), &format!("printf '%s' '{none}'"));
     let (code, text) = all.run("findings -A");
     assert_eq!((code.unwrap(), text.as_str()), (0, "3 nodes   nothing wrong is known\n"));
@@ -143,7 +195,7 @@ fn answers_that_are_too_long_together_are_named_and_the_others_are_shown() {
         "case \"$pod\" in\n*-003) ;;\n*) printf '%300000s' '' ;;\nesac\ncat \"$docs/scan.json\"";
     let kubectl = Kubectl::new(&agents(4), exec);
     let (code, text) = kubectl.run_within(700_000, "findings -A --at-once 1");
-    assert_eq!(code.unwrap(), ERROR, "{text}");
+    assert_eq!(code.unwrap(), FINDINGS, "what the others answered is known: {text}");
     assert!(text.starts_with("2 of 4 nodes   "), "{text}");
     let why = "\"no room is left for its answer beside those of the others: ask it by itself\"";
     for node in ["node-001", "node-002"] {
