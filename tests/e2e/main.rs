@@ -69,6 +69,7 @@ mod remedies;
 mod report;
 mod reproductions;
 mod restart;
+mod runtimes;
 mod scale;
 mod secrets;
 mod service;
@@ -163,6 +164,10 @@ fn main() -> std::process::ExitCode {
         kubelet::prevented::TESTS,
         lead::outlets::TESTS,
         incident::TESTS,
+        runtimes::containerd::TESTS,
+        runtimes::containerd::bookworm::TESTS,
+        runtimes::containerd::trixie::TESTS,
+        runtimes::containerd::sid::TESTS,
         scale::TESTS,
         neighbours::TESTS,
         neighbour_links::TESTS,

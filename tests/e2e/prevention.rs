@@ -20,14 +20,14 @@ use support::fuse::Hung;
 use support::harness::case;
 use support::ipam::Plugin;
 use support::pod::{Containerd, Pod, PodSandbox, Setup};
-use support::{Daemon, Lab};
+use support::{Daemon, Lab, Suite};
 
 use crate::lead::duplicate::{READ, await_known, orphan};
 use crate::lead::{SOON, await_ready, is_about, watching};
 
 support::tests! {
     no_next_pod_is_given_an_ip_that_is_held needs [Containerd, Fuse],
-    with_the_newest_containerd_and_plugins_too needs [Containerd, NewerContainerd, Fuse],
+    with_the_newest_containerd_and_plugins_too needs [Sid, Fuse],
     without_the_plugin_the_next_pod_is_given_it needs [Containerd, Fuse],
     a_del_waits_for_what_is_stuck needs [Containerd, Fuse],
     it_is_not_there_without_a_daemon needs [Containerd],
@@ -77,7 +77,7 @@ fn no_next_pod_is_given_an_ip_that_is_held(lab: &Lab) {
 
 /// The same with Debian's newest containerd (2.1) and host-local (1.9), which knows the GC and STATUS of CNI 1.1.
 fn with_the_newest_containerd_and_plugins_too(lab: &Lab) {
-    let setup = Setup { prevention: true, newer: true, ..Setup::default() };
+    let setup = Setup { prevention: true, suite: Some(Suite::Sid), ..Setup::default() };
     let containerd = Containerd::start_as(lab, &setup);
     prevents(lab, &containerd, |pods, parked| {
         // The runtime lists what it knows, which is the pods.

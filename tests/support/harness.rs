@@ -69,6 +69,8 @@ pub enum Mark {
     Rung,
     /// It reads other processes: it also runs with the daemon in a container.
     Container,
+    /// It takes long, and rarely finds something new: it runs with `--long` only.
+    Long,
 }
 
 /// Lists the tests of a module: `tests! { one, two needs [Fuse], three @ Alone Kernel }`. A test that is not listed
@@ -172,7 +174,10 @@ pub fn main(tests: &[&[Test]]) -> ExitCode {
         needs.iter().for_each(|need| println!("{need}"));
         return ExitCode::SUCCESS;
     }
-    if wanted.iter().any(|test| test.needs.contains(&Need::Runc)) {
+    let shares = |need: &Need| {
+        matches!(need, Need::Runc | Need::Bookworm | Need::Trixie | Need::Sid | Need::Podman)
+    };
+    if wanted.iter().any(|test| test.needs.iter().any(shares)) {
         crate::netns::share_names();
     }
     let whole = options.filters.is_empty() && options.marked.is_empty();
@@ -216,6 +221,7 @@ impl Options {
     fn wants(&self, test: &Test) -> bool {
         let name = short(test);
         (self.filters.is_empty() || self.filters.iter().any(|text| name.contains(text)))
+            && (is_long() || !test.is(Mark::Long))
             && !self.skips.iter().any(|text| name.contains(text))
             && !test.needs.iter().any(|need| self.without.contains(&format!("{need:?}")))
             && self.marked.iter().all(|mark| {

@@ -12,12 +12,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::Suite;
 use crate::pod::Containerd;
+use crate::suite::Cgroups;
 
 /// An IPAM plugin and the network that it serves.
 #[derive(Debug, Clone)]
 pub struct Plugin {
     program: PathBuf,
+    /// Runs it beside the libraries that it needs.
+    suite: Option<Suite>,
     bin: PathBuf,
     config: Value,
     store: PathBuf,
@@ -29,7 +33,8 @@ impl Plugin {
     pub fn of(containerd: &Containerd<'_>) -> Self {
         let file = containerd.conf_dirs()[0].join("10-test.conflist");
         let text = fs::read_to_string(file).expect("read the network");
-        Self::new(&text, &containerd.bin_dir(), &containerd.reservations())
+        let plugin = Self::new(&text, &containerd.bin_dir(), &containerd.reservations());
+        Self { suite: containerd.suite(), ..plugin }
     }
 
     /// That of the first plugin of a conflist, with the directory of plugins and that of host-local's reservations.
@@ -44,7 +49,7 @@ impl Plugin {
 
     fn with(config: Value, bin: &Path, store: &Path) -> Self {
         let program = bin.join(config["ipam"]["type"].as_str().expect("an IPAM plugin"));
-        Self { program, bin: bin.to_owned(), config, store: store.to_owned() }
+        Self { program, suite: None, bin: bin.to_owned(), config, store: store.to_owned() }
     }
 
     /// The delegate of `ipwatch-ipam` alone.
@@ -52,7 +57,7 @@ impl Plugin {
     pub fn bare(&self) -> Self {
         let mut config = self.config.clone();
         config["ipam"] = config["ipam"]["delegate"].take();
-        Self::with(config, &self.bin, &self.store)
+        Self { suite: self.suite, ..Self::with(config, &self.bin, &self.store) }
     }
 
     /// The same with other values at the top of its configuration.
@@ -106,7 +111,9 @@ impl Plugin {
     /// A call, which is killed after so long. `None`: it was.
     #[must_use]
     pub fn call(&self, command: &str, id: &str, killed: Option<Duration>) -> Option<Output> {
-        let mut plugin = Command::new(&self.program);
+        let program = &self.program;
+        let of_suite = |suite: Suite| suite.command(program, Cgroups::Host);
+        let mut plugin = self.suite.map_or_else(|| Command::new(program), of_suite);
         plugin.envs(self.environment(command, id));
         plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut plugin = plugin.spawn().expect("run the plugin");

@@ -15,7 +15,7 @@
 //! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
 //!   containerd, dockerd and OpenTelemetry collector; [`kubernetes`] a real API server and kubelet over that
 //!   containerd; [`etcd`] one that Calico keeps its own in; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
-//!   [`poorer`] takes things away from the daemon; [`recording`] writes down what it sees.
+//!   [`suite`] has the runtimes of other Debian suites; [`poorer`] takes things away from the daemon; [`recording`] writes down what it sees.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
 //!   that boots the machine, with ipwatch as a service of it; [`helm`] makes manifests, [`chromium`] shows pages,
 //!   [`pty`] and [`screen`] are the terminal of a person.
@@ -71,6 +71,7 @@ pub mod sandbox;
 pub mod screen;
 mod shared;
 pub mod stuck;
+pub mod suite;
 pub mod sweep;
 pub mod sys;
 pub mod systemd;
@@ -85,3 +86,4 @@ pub use need::Need;
 pub use netns::Netns;
 pub use poll::{eventually, is_shipped, patience};
 pub use sandbox::Sandbox;
+pub use suite::Suite;

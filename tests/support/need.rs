@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use crate::Suite;
+
 /// A requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
@@ -19,8 +21,12 @@ pub enum Need {
     Cni,
     /// containerd, runc, the CNI plugins and the CRI helper: a containerd of the test, which it may harm.
     Containerd,
-    /// Debian's newest containerd and CNI plugins, beside what `Containerd` needs.
-    NewerContainerd,
+    /// The runtimes of Debian 12, in a root of their own ([`Suite`]).
+    Bookworm,
+    /// Those of Debian 13.
+    Trixie,
+    /// Those of Debian's newest suite.
+    Sid,
     /// What `Containerd` needs, for the containerd that tests share (`Containerd::shared`): the test must not harm
     /// it.
     Pods,
@@ -88,7 +94,9 @@ impl Need {
             Need::Kubelet => 3,
             Need::ApiServer => 2,
             Need::Containerd
-            | Need::NewerContainerd
+            | Need::Bookworm
+            | Need::Trixie
+            | Need::Sid
             | Need::Pods
             | Need::Dockerd
             | Need::Podman
@@ -112,7 +120,9 @@ impl Need {
             }
             Need::Cni => crate::cni::missing(),
             Need::Containerd | Need::Pods => crate::pod::missing(),
-            Need::NewerContainerd => crate::pod::missing().or_else(crate::pod::newer_missing),
+            Need::Bookworm => Suite::Bookworm.missing(),
+            Need::Trixie => Suite::Trixie.missing(),
+            Need::Sid => Suite::Sid.missing(),
             Need::Runc => crate::container::missing(),
             Need::Dockerd => crate::docker::missing(),
             Need::Podman => crate::podman::missing(),
@@ -158,8 +168,8 @@ impl Need {
         self == Need::UmountN
             // With v2, whoever started the tests decides which controllers they have.
             || self == Need::LittleCpu
-            // The newest packages may need a newer libc.
-            || self == Need::NewerContainerd
+            // A mirror may be out of step with its own lists, above all with those of sid.
+            || matches!(self, Need::Bookworm | Need::Trixie | Need::Sid)
             || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
             || matches!(self, Need::Chromium | Need::PreviousVersion) && !crate::harness::is_long()
     }

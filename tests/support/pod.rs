@@ -8,7 +8,6 @@
 
 mod found;
 mod harm;
-mod newer;
 mod place;
 pub(crate) mod shared;
 mod sweep;
@@ -20,11 +19,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::poll::eventually;
-use crate::{Lab, Netns, daemon, need, netns, sys};
+use crate::suite::{self, Cgroups};
+use crate::{Lab, Netns, Suite, daemon, need, netns, sys};
 
 pub use harm::{Slow, StoppedShim};
-use newer::Programs;
-pub(crate) use newer::missing as newer_missing;
 pub(crate) use place::{make_image, programs};
 pub use sweep::sweep;
 pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
@@ -118,12 +116,38 @@ pub struct Setup<'a> {
     pub macvlan: bool,
     /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
     pub prevention: bool,
-    /// Debian's newest containerd and CNI plugins: needs `NewerContainerd`.
-    pub newer: bool,
+    /// The suite whose containerd, runc and CNI plugins are run, if not the installed ones.
+    pub suite: Option<Suite>,
+    /// The cgroup hierarchies that these see.
+    pub cgroups: Cgroups,
     /// In a mount namespace of its own, whose mounts are shared as on a node: see [`Containerd::own_dir`].
     pub apart: bool,
     /// So many tests can share it: see [`Containerd::shared`].
     pub slots: usize,
+}
+
+/// Which containerd is run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Programs {
+    /// `None`: the installed one.
+    suite: Option<Suite>,
+    cgroups: Cgroups,
+}
+
+impl Programs {
+    /// A command that runs one of its programs.
+    fn command(self, program: &Path) -> Command {
+        match self.suite {
+            Some(suite) => suite.command(program, self.cgroups),
+            None => Command::new(program),
+        }
+    }
+
+    /// The directory of its plugins, as it is on the host.
+    fn plugins(self) -> PathBuf {
+        let root = self.suite.map_or_else(|| PathBuf::from("/"), Suite::root);
+        root.join(PLUGINS.trim_start_matches('/'))
+    }
 }
 
 /// See [`Setup::node`].
@@ -155,9 +179,12 @@ impl<'a> Containerd<'a> {
         let dir = lab.subdir(if setup.node.is_some() { "containerd-far" } else { "containerd" });
         sweep::begin(lab);
         place::make(lab, &dir, setup);
+        if setup.suite.is_some() {
+            suite::share(lab);
+        }
         let node = setup.node.or(setup.inside).map(|netns| netns.path().to_owned());
-        let programs = Programs::of(setup.newer);
-        let child = Some(place::spawn(&dir, node.as_deref(), &programs));
+        let programs = Programs { suite: setup.suite, cgroups: setup.cgroups };
+        let child = Some(place::spawn(&dir, node.as_deref(), programs));
         let socket = dir.join("sock");
         let containerd = Self { lab, socket, dir, child, node, programs, slot: None };
         containerd.await_ready();
@@ -178,6 +205,11 @@ impl<'a> Containerd<'a> {
         }
         let dirs = [self.dir.join("net.d"), self.dir.join("macvlan.d")];
         dirs.into_iter().filter(|dir| dir.exists()).collect()
+    }
+
+    /// The suite whose programs it runs, if not the installed ones.
+    pub(crate) fn suite(&self) -> Option<Suite> {
+        self.programs.suite
     }
 
     /// Directory of its plugins.

@@ -39,7 +39,6 @@ mod interrupt;
 mod kubernetes;
 mod machine;
 mod monitor;
-mod newer;
 mod package;
 #[cfg(test)]
 mod pages;
@@ -53,6 +52,7 @@ mod scale;
 mod seccomp;
 mod setup;
 mod shell;
+mod suites;
 mod support;
 mod tally;
 mod test;

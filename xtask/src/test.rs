@@ -10,7 +10,7 @@ use crate::build::{self, Binaries};
 use crate::figures::{Origin, Reader};
 use crate::phases::Phases;
 use crate::tally::Tally;
-use crate::{fuzz, instructions, kubernetes, newer, package, place, release, setup, shell, vm};
+use crate::{fuzz, instructions, kubernetes, package, place, release, setup, shell, suites, vm};
 
 /// Parts that can be named with `--only`; any other name filters the tests on this host.
 const PARTS: [&str; 6] = ["unit", "instructions", "e2e", "vm", "systemd", "arm64"];
@@ -194,7 +194,8 @@ fn on_this_host(
     if wanted.long {
         phases.run("Chromium", || setup::packages(&["chromium"]))?;
     }
-    let daemons = phases.run("programs that the tests run", || Daemons::get(binaries, filters))?;
+    let daemons = phases
+        .run("programs that the tests run", || Daemons::get(binaries, filters, wanted.long))?;
     // A release build of another commit takes as long as all unit tests.
     let build_previous = || release::previous_for_tests(binaries, filters);
     let previous = wanted.long.then(|| phases.run("build: the version before", build_previous));
@@ -246,7 +247,7 @@ fn or_none(name: &str, path: Result<PathBuf>) -> PathBuf {
 
 /// The end-to-end tests on this host, with everything that the selected tests need.
 pub(crate) fn end_to_end(binaries: &Binaries, filters: &[&str]) -> Result<Command> {
-    Ok(Daemons::get(binaries, filters)?.command(binaries))
+    Ok(Daemons::get(binaries, filters, false)?.command(binaries))
 }
 
 /// Paths of the third-party programs that the end-to-end tests run. A path is empty if the program is not available:
@@ -256,13 +257,13 @@ struct Daemons {
     prometheus: PathBuf,
     helm: PathBuf,
     kubernetes: PathBuf,
-    newer: PathBuf,
+    suites: PathBuf,
     release: PathBuf,
 }
 
 impl Daemons {
     /// Installs, unpacks or builds the programs that are missing.
-    fn get(binaries: &Binaries, filters: &[&str]) -> Result<Self> {
+    fn get(binaries: &Binaries, filters: &[&str], long: bool) -> Result<Self> {
         setup::packages(setup::E2E)?;
         setup::dockerd()?;
         Ok(Self {
@@ -270,7 +271,7 @@ impl Daemons {
             prometheus: or_none("Prometheus", setup::prometheus()),
             helm: or_none("Helm", setup::helm()),
             kubernetes: or_none("Kubernetes", kubernetes::for_tests(&binaries.e2e, filters)),
-            newer: or_none("newer containerd", newer::for_tests(&binaries.e2e, filters)),
+            suites: or_none("runtimes", suites::for_tests(&binaries.e2e, filters, long)),
             release: or_none("release", release::for_tests(binaries, filters)),
         })
     }
@@ -282,7 +283,7 @@ impl Daemons {
         tests.env("IPWATCH_TEST_ROTEL", &self.rotel).env("IPWATCH_TEST_HELM", &self.helm);
         tests.env("IPWATCH_TEST_PROMETHEUS", &self.prometheus);
         tests.env("IPWATCH_TEST_KUBERNETES", &self.kubernetes);
-        tests.env("IPWATCH_TEST_NEWER", &self.newer);
+        tests.env("IPWATCH_TEST_SUITES", &self.suites);
         tests.env("IPWATCH_TEST_RELEASE", &self.release);
         tests
     }

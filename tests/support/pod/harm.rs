@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Containerd, Pod, PodSandbox, place};
 use crate::fuse::Hung;
 use crate::poll::until;
-use crate::{proc, sweep, sys};
+use crate::{Suite, proc, sweep, sys};
 
 impl Pod {
     /// Kills its process, which reads a file that never answers, and waits until it hangs.
@@ -52,8 +52,17 @@ impl Containerd<'_> {
     pub fn restart(&mut self) {
         // containerd does not remove a stale socket before it binds its own.
         let _ = fs::remove_file(&self.socket);
-        self.child = Some(place::spawn(&self.dir, self.node.as_deref(), &self.programs));
+        self.child = Some(place::spawn(&self.dir, self.node.as_deref(), self.programs));
         self.await_ready();
+    }
+
+    /// Replaces it by the containerd of another suite, which takes over state and pods, as an upgrade of the package
+    /// does: SIGTERM to the old one, the shims and pods run on.
+    pub fn upgrade(&mut self, to: Suite) {
+        sys::kill(self.pid(), libc::SIGTERM).expect("stop containerd");
+        self.own().wait().expect("wait for containerd");
+        self.programs.suite = Some(to);
+        self.restart();
     }
 
     /// Removes its state while it is not running, and the node's state for it below `/run`: as after a reboot, or by

@@ -7,11 +7,13 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{IMAGE, MACVLAN, OWN_IMAGE, Programs, Setup, shared};
+use super::{IMAGE, MACVLAN, OWN_IMAGE, PLUGINS, Programs, Setup, shared};
 use crate::{Lab, daemon, sys};
 
 /// File name of a network's configuration.
 pub(super) const CONFLIST: &str = "10-test.conflist";
+
+const CONTAINERD: &str = "/usr/bin/containerd";
 
 /// Directory of a containerd that has a mount namespace of its own.
 pub(super) const APART: &str = "apart";
@@ -50,26 +52,27 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
     } else {
         network("net.d", default_network(lab, setup));
     }
-    programs(&dir.join("bin"), &Programs::of(setup.newer).plugins);
+    programs(&dir.join("bin"), &Programs { suite: setup.suite, ..Programs::default() }.plugins());
     if setup.apart {
         fs::create_dir_all(dir.join(APART)).expect("make a directory");
     }
 }
 
-/// The plugins and runc. Some of them can be slowed down, see [`super::Containerd::slow_down`]; `bridge` can be made
+/// The plugins and runc: those below `names`, which lie at [`PLUGINS`] when they are run. Some of them can be slowed down, see [`super::Containerd::slow_down`]; `bridge` can be made
 /// to fail, see [`super::Containerd::fail_del`].
-pub(crate) fn programs(bin: &Path, plugins: &Path) {
+pub(crate) fn programs(bin: &Path, names: &Path) {
     fs::create_dir_all(bin).expect("make a directory");
-    for plugin in fs::read_dir(plugins).expect("the CNI plugins").flatten() {
+    for plugin in fs::read_dir(names).expect("the CNI plugins").flatten() {
         if plugin.file_name() != "bridge" && plugin.file_name() != "host-local" {
-            symlink(plugin.path(), bin.join(plugin.file_name())).expect("link a plugin");
+            let at = Path::new(PLUGINS).join(plugin.file_name());
+            symlink(at, bin.join(plugin.file_name())).expect("link a plugin");
         }
     }
     let ours = daemon::binary().with_file_name("ipwatch-ipam");
     symlink(ours, bin.join("ipwatch-ipam")).expect("link a plugin");
     // bridge after the ADD: the netns is there with its IP, and nobody has been told. host-local after
     // the ADD: the IP is reserved, and nobody has it.
-    let plugins = plugins.display();
+    let plugins = PLUGINS;
     let slow = |plugin: &str, before: &str| {
         format!(
             "#!/bin/sh\n{before}\
@@ -95,24 +98,19 @@ pub(crate) fn programs(bin: &Path, plugins: &Path) {
 }
 
 /// Starts containerd in the netns of its node.
-pub(super) fn spawn(dir: &Path, node: Option<&Path>, programs: &Programs) -> Child {
+pub(super) fn spawn(dir: &Path, node: Option<&Path>, programs: Programs) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
     let apart = dir.join(APART);
     let mut command = if apart.exists() {
         let mut unshare = Command::new("unshare");
         unshare.args(["-m", "--propagation", "slave", "sh", "-euc", NODE]).arg(&apart);
-        unshare.arg(&programs.containerd);
+        unshare.arg(CONTAINERD);
         unshare
     } else {
-        Command::new(&programs.containerd)
+        programs.command(Path::new(CONTAINERD))
     };
     command.arg("--config").arg(dir.join("config.toml")).stdin(Stdio::null());
-    // It looks for its shim there.
-    if let Some(own) = programs.containerd.parent().filter(|own| !own.as_os_str().is_empty()) {
-        let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", own.display()));
-    }
     command.stdout(log.try_clone().expect("a second handle")).stderr(log);
     let mut spawn = || command.spawn().expect("start containerd");
     let Some(node) = node else { return spawn() };

@@ -51,7 +51,7 @@ impl<'a> Containerd<'a> {
         sweep::begin(lab);
         let note = format!("{}\n{}", socket.display(), conf_dir.display());
         fs::write(lab.dir().join(NOTE), note).expect("note the slot");
-        let programs = Programs::of(false);
+        let programs = Programs::default();
         let containerd =
             Self { lab, socket, dir, child: None, node: None, programs, slot: Some(slot) };
         let loaded = || containerd.cri(&["network", &handler(slot)]).is_ok();

@@ -16,14 +16,20 @@ use crate::{place, setup};
 pub(crate) enum Release {
     /// Debian 11. Its kernel is updated in its security suite.
     Bullseye,
+    /// Debian 12.
+    Bookworm,
+    /// Debian 13.
+    Trixie,
     /// The newest packages.
     Sid,
 }
 
 impl Release {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bullseye => "bullseye",
+            Self::Bookworm => "bookworm",
+            Self::Trixie => "trixie",
             Self::Sid => "sid",
         }
     }
@@ -32,6 +38,8 @@ impl Release {
     fn suites(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Bullseye => &[("Debian", "bullseye"), ("Debian-Security", "bullseye-security")],
+            Self::Bookworm => &[("Debian", "bookworm"), ("Debian-Security", "bookworm-security")],
+            Self::Trixie => &[("Debian", "trixie"), ("Debian-Security", "trixie-security")],
             Self::Sid => &[("Debian", "sid")],
         }
     }
@@ -121,6 +129,15 @@ impl Apt {
 
     pub(crate) fn update(&self) -> Result<()> {
         setup::update_by(|| self.command("apt-get"))
+    }
+
+    /// The packages that `packages` need to be installed, themselves included, without those that are only recommended.
+    pub(crate) fn with_dependencies(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let mut install = self.command("apt-get");
+        install.args(["install", "-s", "-q", "--no-install-recommends"]).args(packages);
+        let said = output(&mut install)?;
+        let names = said.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
+        Ok(names.map(str::to_owned).collect())
     }
 
     /// Downloads packages and unpacks them into `dir`.
