@@ -129,12 +129,14 @@ impl Engine {
         let holder = cause.and_then(|cause| cause.holders.first().cloned());
         let holder = holder.or_else(|| self.map.resident_views(netns.id, now).into_iter().next());
         let mut who = format!("{ip} is still held");
-        if let Some(holder) = &holder {
-            who += &match (holder.pid, holder.comm.as_deref()) {
-                (Some(pid), Some(comm)) => format!(" by pid {pid} ({})", said(comm)),
-                _ => format!(" by {}", holder.words()),
-            };
-        }
+        who += &match holder.as_ref().map(|holder| (holder, holder.pid, holder.comm.as_deref())) {
+            _ if netns.dying.is_some() => {
+                " by the network namespace, whose teardown hangs".to_owned()
+            }
+            Some((_, Some(pid), Some(comm))) => format!(" by pid {pid} ({})", said(comm)),
+            Some((holder, ..)) => format!(" by {}", holder.words()),
+            None => String::new(),
+        };
         if let Some(pod) = &pod
             && let (Some(namespace), Some(name)) = (&pod.namespace, &pod.name)
         {

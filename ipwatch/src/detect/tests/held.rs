@@ -52,7 +52,10 @@ fn whoever_had_it_from_this_store_and_has_it_still_is_told() {
     case.reserve(2_100, 5, NEW);
     assert_eq!(case.hold(2_101, NEW), "released");
     case.at(3_000, Observation::NetnsDying { netns: POD });
-    assert_eq!(case.hold(3_001, NEW), "nobody");
+    assert_eq!(case.hold(3_001, NEW), "leaving", "its teardown has begun");
+    assert_eq!(case.hold(5_001, NEW), "released", "its teardown hangs");
+    case.at(6_000, Observation::NetnsGone { netns: POD });
+    assert_eq!(case.hold(6_001, NEW), "nobody");
 }
 
 #[test]

@@ -19,13 +19,18 @@ fn link(ifindex: u32, peer: u32, peer_nsid: Option<i32>) -> Link {
     }
 }
 
-/// A pod whose process hangs in its exit since the tenth second, with its IP reserved.
+/// A pod with its IP reserved by host-local.
 fn engine() -> Engine {
+    engine_of("host-local", "/net/10.0.0.5")
+}
+
+/// A pod with its IP reserved by this store, under this key.
+fn engine_of(store: &str, key: &str) -> Engine {
     let mut engine = Engine::new(Settings::default(), BootNs(MS));
     let reservation = Reservation {
-        store: "host-local".into(),
+        store: store.into(),
         network: "net".into(),
-        key: "/net/10.0.0.5".into(),
+        key: key.into(),
         ip: Ipv4Addr::new(10, 0, 0, 5).into(),
         container_id: Some(SANDBOX.into()),
         ifname: Some("eth0".into()),
@@ -49,8 +54,8 @@ fn engine() -> Engine {
         cgroup: None,
         foreign: false,
     };
-    let store =
-        Source { name: "host-local".into(), status: SourceStatus::Active, detail: String::new() };
+    let scope = Scope::Reservations { store: store.into() };
+    let store = Source { name: store.into(), status: SourceStatus::Active, detail: String::new() };
     let sight =
         Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
     let mut facts = snapshot();
@@ -61,9 +66,9 @@ fn engine() -> Engine {
         fact(2, Observation::Link { netns: HOST, link: link(20, 2, POD.nsid) }),
         fact(2, Observation::Holder { netns: POD, holder }),
         fact(2, Observation::Attachment(attachment)),
-        fact(3, Observation::Began(Scope::Reservations { store: "host-local".into() })),
+        fact(3, Observation::Began(scope.clone())),
         fact(3, Observation::Reservation(reservation)),
-        fact(3, ended(Scope::Reservations { store: "host-local".into() }, 3)),
+        fact(3, ended(scope, 3)),
     ]);
     engine.step(&facts, BootNs(5_000 * MS));
     engine
@@ -127,6 +132,86 @@ fn a_del_waits_only_for_what_is_proven_to_be_stuck() {
         engine.held(&asked, BootNs(at * MS)).parked[0].state
     };
     assert_eq!((parked(7), parked(8)), (HeldState::Held, HeldState::Free));
+}
+
+/// An ADD that got the pod's IP, after the pod's reservation was removed.
+fn add(ms: u64) -> (HeldQuestion, BootNs) {
+    let ips = vec![Ipv4Addr::new(10, 0, 0, 5).into()];
+    let asked = HeldQuestion { call: HeldCall::Add, container: "new".into(), ips, ..del(None) };
+    (asked, BootNs(ms * MS))
+}
+
+fn released(ms: u64) -> Fact {
+    fact(
+        ms,
+        Observation::ReservationGone { store: "host-local".into(), key: "/net/10.0.0.5".into() },
+    )
+}
+
+/// `cleanup_net` hangs: a netns that waits for its teardown still has its device and its IP.
+#[test]
+fn a_netns_whose_teardown_hangs_still_has_its_ip() {
+    let mut engine = engine();
+    engine.step(&[released(6_000)], BootNs(6_000 * MS));
+    engine.step(&[fact(9_000, Observation::NetnsDying { netns: POD })], BootNs(9_000 * MS));
+    let held = |engine: &Engine, ms| {
+        let (mut asked, now) = add(ms);
+        asked.parked = vec![(asked.ips[0], 7)];
+        let mut told = engine.held(&asked, now);
+        (told.addresses.remove(0), told.parked.remove(0).state)
+    };
+    let (own, parked) = held(&engine, 9_500);
+    assert_eq!(
+        (own.state, parked),
+        (HeldState::Leaving, HeldState::Held),
+        "it may be over at once"
+    );
+    let (own, parked) = held(&engine, 20_000);
+    assert_eq!((own.state, parked), (HeldState::Held, HeldState::Held));
+    assert!(own.who.contains("by the network namespace, whose teardown hangs"), "{}", own.who);
+    engine.step(&[fact(21_000, Observation::NetnsGone { netns: POD })], BootNs(21_000 * MS));
+    let (own, parked) = held(&engine, 21_000);
+    assert_eq!((own.state, parked), (HeldState::Free, HeldState::Free));
+}
+
+/// A virtual function, which host-device moved into the pod, has no peer and no parent.
+#[test]
+fn a_device_of_the_machine_reaches_the_network() {
+    let state = |kind: Option<&str>, loopback| {
+        let mut engine = engine();
+        let moved = Link {
+            kind: kind.map(Into::into),
+            peer: None,
+            peer_nsid: None,
+            loopback,
+            ..link(2, 0, None)
+        };
+        let gone = Observation::LinkGone { netns: HOST, ifindex: 20 };
+        let moved = Observation::Link { netns: POD, link: moved };
+        let facts = [fact(6_000, gone), fact(6_000, moved), released(6_001)];
+        engine.step(&facts, BootNs(6_001 * MS));
+        let (asked, now) = add(60_000);
+        engine.held(&asked, now).addresses[0].state
+    };
+    assert_eq!(state(None, false), HeldState::Held);
+    // A process with NET_ADMIN in its own netns can make these, and they lead nowhere.
+    assert_eq!(state(Some("tun"), false), HeldState::Free);
+    assert_eq!(state(None, true), HeldState::Free);
+}
+
+/// Whereabouts names its pools otherwise than CNI its networks, and only its DELs are put off.
+#[test]
+fn a_del_of_whereabouts_waits_as_well() {
+    let mut engine = engine_of("whereabouts", "ippools/kube-system/10.0.0.0-24/5");
+    let asked =
+        HeldQuestion { store: "whereabouts".into(), network: "storage".into(), ..del(None) };
+    engine.step(&[exiting(10_000)], BootNs(10_001 * MS));
+    let mut at = 40_000;
+    while state(&engine, &asked, at) != Some(HeldState::Held) {
+        assert!(at < 300_000, "it fires: {:?}", engine.ledger().findings(true));
+        engine.step(&[look(at)], BootNs(at * MS));
+        at += 20_000;
+    }
 }
 
 /// After a restart a netns may be known without its cookie: it may be the one that an address is parked for.

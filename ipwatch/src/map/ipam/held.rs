@@ -5,19 +5,23 @@
 //! and does not count. That a sandbox was given the address is proven by one of three things, which only root can write:
 //! the store has released its reservation, the store still has the reservation, or the runtime's cached result of the
 //! sandbox's ADD names the address. That a netns belongs to this sandbox must be known by more than the address itself
-//! ([`Certainty::ByIp`]). And the netns must be connected to a device of the node: an address that cannot be reached from
-//! the node conflicts with no other.
+//! ([`Certainty::ByIp`]). And the netns must be connected to a device of the node, or have a device of the machine: an
+//! address that cannot be reached conflicts with no other.
+//!
+//! A netns in teardown still has its devices and addresses until `cleanup_net` removes them (`default_device_exit_batch`,
+//! net/core/dev.c, 6.12), which may take as long as another netns of the same batch hangs. It counts as any other.
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCommand, SourceName, store};
+use crate::fact::{BootNs, CniCommand, Link, SourceName, store};
 
-use super::mismatch::{Match, SETTLE, UNSEEN_CALL, address_since};
+use super::mismatch::{Match, SETTLE, UNSEEN_CALL, address_since, has};
 use super::reservations::{Release, ReservationEntry};
 use crate::map::conflict::Endpoint;
 use crate::map::{CallEntry, Netns, NodeMap};
 
-/// How long after the begin of a DEL or the end of a failed ADD the address is expected to go at any moment, in ns.
+/// How long after the begin of a DEL or of a teardown, or the end of a failed ADD, the address is expected to go at any
+/// moment, in ns.
 const ON_ITS_WAY: u64 = 2_000_000_000;
 /// The store whose networks have the names of CNI networks. Other stores may use names of their own.
 const NAMED_BY_CNI: &str = store::HOST_LOCAL;
@@ -85,15 +89,15 @@ impl NodeMap {
         now: BootNs,
     ) -> Hold<'_> {
         let mut leaving = None;
-        for holder in self.holders_of(ip) {
+        for holder in self.with_address(ip) {
             if !container.is_empty() && self.is_of_container(holder, container) == Match::Same {
                 continue;
             }
             let Some((given, id)) = self.given_to(holder, place, ip, container) else { continue };
-            if !self.hangs_on_the_node(holder, ip) {
+            if !self.is_reachable(holder, ip) {
                 continue;
             }
-            if self.is_leaving(given, id, now) {
+            if self.is_leaving(holder, (given, id), now) {
                 leaving = Some((holder, given));
             } else {
                 return Hold::Still(holder, given);
@@ -113,13 +117,20 @@ impl NodeMap {
     /// Whether the netns with this cookie still has an address.
     #[must_use]
     pub fn hold_of(&self, ip: IpAddr, cookie: u64) -> Option<&Netns> {
-        self.holders_of(ip).find(|netns| netns.names.cookie == Some(cookie))
+        self.with_address(ip).find(|netns| netns.names.cookie == Some(cookie))
     }
 
     /// Whether a netns with an unknown cookie has an address: it may be the one that is searched for.
     #[must_use]
     pub fn is_held_by_unknown(&self, ip: IpAddr) -> bool {
-        self.holders_of(ip).any(|netns| netns.names.cookie.is_none())
+        self.with_address(ip).any(|netns| netns.names.cookie.is_none())
+    }
+
+    /// Netns that have this IP on a device of their own, without the host's. Unlike [`NodeMap::holders_of`], those in
+    /// teardown count.
+    fn with_address(&self, ip: IpAddr) -> impl Iterator<Item = &Netns> {
+        let all = self.with_ip(ip).filter_map(|id| self.netns(id));
+        all.filter(move |netns| !netns.host && has(netns, ip))
     }
 
     /// Whether the addresses of every netns are known.
@@ -143,7 +154,7 @@ impl NodeMap {
             let holders = self.holders_of(entry.ip).filter(|netns| {
                 self.belongs(netns, entry) == Match::Same
                     && !self.is_guess(netns, entry)
-                    && self.hangs_on_the_node(netns, entry.ip)
+                    && self.is_reachable(netns, entry.ip)
             });
             (entry.ip, holders.collect())
         })
@@ -185,16 +196,29 @@ impl NodeMap {
             .then_some((Given::Cached, owner.sandbox.as_str()))
     }
 
-    /// Whether the device with an address is the peer of a device in the host's netns, or a child of one (macvlan, ipvlan,
-    /// vlan).
-    fn hangs_on_the_node(&self, holder: &Netns, ip: IpAddr) -> bool {
+    /// Whether the device with an address is the peer of a device in the host's netns, a child of one (macvlan, ipvlan,
+    /// vlan), or a device of the machine, such as a virtual function of a network card.
+    fn is_reachable(&self, holder: &Netns, ip: IpAddr) -> bool {
+        // Connections of a netns in teardown are not known any more (`Plan::of`).
+        if holder.dying.is_some() {
+            return true;
+        }
         let Some(host) = self.host() else { return false };
         let mut devices = holder.with_ip(ip).map(|(key, _)| key.ifindex);
-        devices.any(|ifindex| self.is_below(Endpoint { netns: holder.id, ifindex }, host))
+        devices.any(|ifindex| {
+            // Only such a device has no kind (`rtnl_link_ops`), and only root of the node can have moved it here.
+            let is_physical = |link: &Link| link.kind.is_none() && !link.loopback;
+            holder.link(ifindex).is_some_and(is_physical)
+                || self.is_below(Endpoint { netns: holder.id, ifindex }, host)
+        })
     }
 
-    /// Whether an address is about to go: its DEL frees it, and the device is removed before or after that.
-    fn is_leaving(&self, given: Given, id: &str, now: BootNs) -> bool {
+    /// Whether an address is about to go: its DEL frees it, and the device is removed before or after that; or the netns
+    /// has just begun to end.
+    fn is_leaving(&self, holder: &Netns, (given, id): (Given, &str), now: BootNs) -> bool {
+        if let Some(since) = holder.dying {
+            return now.since(since) < ON_ITS_WAY;
+        }
         if !self.sees_calls(now) {
             return match given {
                 Given::Released(at) => now.since(at) < UNSEEN_CALL,
