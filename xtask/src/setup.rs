@@ -13,6 +13,8 @@ use crate::{place, shell};
 
 /// To build a static binary.
 pub(crate) const BUILD: &[&str] = &["gcc", "libc6-dev"];
+/// For the unit tests: those of `ipwatch-ipam` run the real host-local.
+pub(crate) const UNIT: &[&str] = &["containernetworking-plugins"];
 /// For the end-to-end tests on this host.
 pub(crate) const E2E: &[&str] = &[
     "iproute2",

@@ -157,9 +157,10 @@ const UNIT: [&str; 7] = [
 
 fn unit_build() -> Result<()> {
     setup::packages(setup::BUILD)?;
-    // Without them the test that packs a release is skipped.
+    // Without them the test that packs a release is skipped, and those of ipwatch-ipam fail.
     if setup::is_root() {
         setup::packages(package::TOOLS)?;
+        setup::packages(setup::UNIT)?;
     }
     shell::run(build::cargo(&UNIT)?.arg("--no-run"))
 }

@@ -17,8 +17,8 @@ use crate::time::Deadline;
 
 /// Longest output that is read, in bytes. A result has about a kilobyte.
 const ANSWER: usize = 1 << 20;
-/// Timeout of a run. A runtime's own timeout is shorter (kubelet's is 2 to 4 minutes); this one is for a runtime without.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout of a run for the runtime. A runtime's own timeout is shorter (kubelet's is 2 to 4 minutes); this one is for a runtime without.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// How long to wait for a killed delegate to end.
 const GONE: Duration = Duration::from_secs(1);
 
@@ -29,6 +29,25 @@ pub struct Answer {
     pub code: u8,
     /// Its standard output, unchanged.
     pub stdout: Vec<u8>,
+}
+
+/// Why a delegate gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// It was not started, so that it has changed nothing.
+    #[error("{0}")]
+    NotStarted(Failure),
+    /// It was killed, did not end in time or wrote too much: it may have done its work or not.
+    #[error("{0}")]
+    Cut(Failure),
+}
+
+impl From<NoAnswer> for Failure {
+    fn from(why: NoAnswer) -> Self {
+        match why {
+            NoAnswer::NotStarted(failure) | NoAnswer::Cut(failure) => failure,
+        }
+    }
 }
 
 impl Answer {
@@ -58,8 +77,8 @@ pub fn find(name: &str, path: &[PathBuf]) -> Result<PathBuf, Failure> {
 /// Runs a delegate. It inherits the standard error and the environment, in which `set` is changed.
 ///
 /// # Errors
-/// It cannot be started, was killed, writes too much, or does not end in time.
-pub fn run(program: &Path, set: &[(&str, &OsStr)], input: &[u8]) -> Result<Answer, Failure> {
+/// [`NoAnswer`]
+pub fn run(program: &Path, set: &[(&str, &OsStr)], input: &[u8]) -> Result<Answer, NoAnswer> {
     run_within(program, set, input, PATIENCE)
 }
 
@@ -72,24 +91,26 @@ pub(crate) fn run_within(
     set: &[(&str, &OsStr)],
     input: &[u8],
     patience: Duration,
-) -> Result<Answer, Failure> {
+) -> Result<Answer, NoAnswer> {
     let failed = |what: String| Failure::new(Code::Other, format!("{}: {what}", program.display()));
     let mut command = Command::new(program);
     command.envs(set.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| failed(format!("cannot be run: {error}")))?;
+    let mut child = command
+        .spawn()
+        .map_err(|error| NoAnswer::NotStarted(failed(format!("cannot be run: {error}"))))?;
     let deadline = Deadline::within(patience);
     match converse(&mut child, input, deadline) {
         Ok((status, stdout)) => match status.code() {
             Some(code) => Ok(Answer { code: u8::try_from(code).unwrap_or(1), stdout }),
             None => {
                 let signal = status.signal().unwrap_or_default();
-                Err(failed(format!("was killed by signal {signal}")))
+                Err(NoAnswer::Cut(failed(format!("was killed by signal {signal}"))))
             }
         },
         Err(error) => {
             let _ = child.kill();
             reap(&mut child, GONE);
-            Err(failed(error.to_string()))
+            Err(NoAnswer::Cut(failed(error.to_string())))
         }
     }
 }
@@ -237,13 +258,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let slow = script(dir.path(), "slow", "exec sleep 600");
         let error = run_within(&slow, &[], b"", Duration::from_millis(100)).unwrap_err();
-        assert!(error.msg.contains("does not end in time"), "{error}");
+        assert!(error.to_string().contains("does not end in time"), "{error}");
         let loud = script(dir.path(), "loud", "head -c 3000000 /dev/zero");
         let error = run(&loud, &[], b"").unwrap_err();
-        assert!(error.msg.contains("more than a mebibyte"), "{error}");
+        assert!(error.to_string().contains("more than a mebibyte"), "{error}");
         let killed = script(dir.path(), "killed", "kill -9 $$");
         let error = run(&killed, &[], b"").unwrap_err();
-        assert!(error.msg.contains("signal 9"), "{error}");
+        assert!(error.to_string().contains("signal 9"), "{error}");
         // A process that it leaves behind has the pipe, and is not waited for.
         let parent = script(dir.path(), "parent", "sleep 5 & echo '{}'");
         let began = crate::time::now();

@@ -27,7 +27,7 @@ pub(crate) fn del(call: &Call) -> Result<Answer, Failure> {
     }
     let answer = call.run("DEL");
     parked::tend(call);
-    answer
+    Ok(answer?)
 }
 
 /// Why this DEL is put off. `None`: it is passed to the delegate.

@@ -1,13 +1,16 @@
 //! What `ipwatch cni install` and `uninstall` do on a node: `network` reads and writes the network configurations, `program`
-//! installs the plugin's program, and `removal` says when the program may be removed.
+//! installs the plugin's program, `named` remembers the directories that were named, and `removal` says when the program may
+//! be removed.
 
+mod named;
 mod network;
 mod program;
 mod removal;
 
+pub use named::Named;
 pub use network::{Network, backup_name, diff, networks, replace};
-pub use program::{homes, put_program, runtime_dirs};
-pub use removal::{mark_unwrapped, removal_command, unmark, why_needed};
+pub use program::{homes, is_same_program, put_program, runtime_conf_dirs, runtime_dirs};
+pub use removal::{is_unwrapped, mark_unwrapped, removal_command, unmark, why_needed};
 
 /// Directories of network configurations: of kubeadm, CRI-O and RKE2; of k3s; of RKE2's own containerd.
 pub const CONF_DIRS: [&str; 3] = [

@@ -9,12 +9,14 @@
 //! and nothing was freed under these since.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::ask::{Address, Question, State as Holding, ask};
 use crate::cni::{Code, Failure, addresses, error_of};
 use crate::config::WhenAllHeld;
-use crate::delegate::Answer;
+use crate::delegate::{Answer, NoAnswer};
+use crate::install;
 use crate::name::{IFNAME, Parked};
 use crate::parked::{self, list};
 use crate::plugin::Call;
@@ -111,6 +113,7 @@ fn who_has(call: &Call, ips: &[IpAddr]) -> Option<Found> {
         }
         if is(Holding::Unknown) {
             call.count(Event::Unknown);
+            call.say(&format!("ipwatch does not know whether {} is held", list(ips)));
             return None;
         }
         if !is(Holding::Leaving) {
@@ -133,11 +136,16 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
         Ok(lock) => lock,
         Err(error) => return cannot(&format!("the lock cannot be taken: {error}")),
     };
+    // Checked under the lock, which `ipwatch cni uninstall` takes after it has set the mark: what is parked before is
+    // released by it.
+    if install::is_unwrapped(&config.state_dir) {
+        return cannot("the network is no longer wrapped, and nothing would release it");
+    }
     let mut state = match parked::load(call) {
         Ok(state) => state,
         Err(error) => return cannot(&error.to_string()),
     };
-    if drop_phantoms(&mut state, ips) >= most(found.usable) {
+    if drop_phantoms(&mut state, ips, &call.environment.path) >= most(found.usable) {
         let _ = state.write(&config.state_dir, &config.name);
         cannot("the maximum number of addresses is parked already");
         return Outcome::Full;
@@ -160,12 +168,17 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     if let Err(error) = state.write(&config.state_dir, &config.name) {
         return cannot(&error.to_string());
     }
-    let gave_back = call.run("DEL");
-    if gave_back.as_ref().is_ok_and(|answer| !answer.is_ok()) {
+    let gave_back = call.run_within("DEL", parked::STEP);
+    let why_not = match &gave_back {
+        Ok(answer) if !answer.is_ok() => Some("the delegate's DEL failed".to_owned()),
+        Err(NoAnswer::NotStarted(failure)) => Some(failure.to_string()),
+        _ => None,
+    };
+    if let Some(why) = why_not {
         // The delegate did not free it, so nothing is reserved under the parked id.
         state.parked.retain(|known| known.id != entry.id);
         let _ = state.write(&config.state_dir, &config.name);
-        return cannot("the delegate's DEL failed");
+        return cannot(&why);
     }
     if gave_back.is_ok() && reserve(call, &entry) {
         call.count(Event::Parked);
@@ -174,7 +187,7 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     }
     call.count(Event::NotParked);
     // It may be reserved under the parked id or not: a DEL succeeds in both cases. If it fails, a later call repeats it.
-    if parked::release(&entry, parked::STEP).is_ok() {
+    if parked::release(&entry, &[], parked::STEP).is_ok() {
         state.parked.retain(|known| known.id != entry.id);
         let _ = state.write(&config.state_dir, &config.name);
     }
@@ -183,19 +196,18 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
 
 /// Drops the entries of these addresses: the store has just assigned them to another container, so somebody has removed
 /// their parked reservations. Returns the number of other entries.
-fn drop_phantoms(state: &mut State, ips: &[IpAddr]) -> usize {
+fn drop_phantoms(state: &mut State, ips: &[IpAddr], path: &[PathBuf]) -> usize {
     let is_phantom = |entry: &Entry| entry.ips.iter().any(|ip| ips.contains(ip));
     // The address of the other family may still be reserved.
     state
         .parked
-        .retain(|entry| !is_phantom(entry) || parked::release(entry, parked::STEP).is_err());
+        .retain(|entry| !is_phantom(entry) || parked::release(entry, path, parked::STEP).is_err());
     state.parked.iter().filter(|entry| !is_phantom(entry)).count()
 }
 
 /// Runs ADD under a parked id. Returns whether it got exactly the requested addresses.
 fn reserve(call: &Call, entry: &Entry) -> bool {
-    let path = &call.environment.path;
-    let Ok(answer) = parked::run(&call.config.kind, path, "ADD", entry, parked::STEP) else {
+    let Ok(answer) = parked::run(&call.config.kind, &entry.path, "ADD", entry, parked::STEP) else {
         return false;
     };
     let got = answer.is_ok().then(|| addresses(&answer.stdout)).flatten();
@@ -251,7 +263,7 @@ fn with_room(
     let now = time::now().as_secs();
     let order = |at: &usize| {
         let is_over = verdicts.get(*at).is_some_and(|verdict| verdict.is_over());
-        let waits = state.parked.get(*at).is_some_and(|entry| entry.next_try > now);
+        let waits = state.parked.get(*at).is_some_and(|entry| !entry.is_due(now));
         (!is_over, waits, *at)
     };
     let Some(at) = (0..state.parked.len()).min_by_key(order) else { return Ok(failed) };
@@ -266,10 +278,10 @@ fn with_room(
         return Err(failure);
     }
     let Some(entry) = state.parked.get_mut(at) else { return Ok(failed) };
-    let released = parked::release(entry, parked::QUICK);
+    let released = parked::release(entry, &call.environment.path, parked::QUICK);
     if let Err(why) = &released {
         call.say(&format!("{} cannot be released: {why}", entry.id));
-        entry.next_try = now + parked::AGAIN;
+        entry.put_off(now);
     } else {
         state.parked.remove(at);
         call.count(Event::Released);

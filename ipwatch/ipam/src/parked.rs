@@ -35,8 +35,6 @@ pub(crate) const QUICK: Duration = Duration::from_secs(2);
 pub(crate) const STEP: Duration = Duration::from_secs(10);
 /// Timeout of a release by `ipwatch cni release`.
 const PATIENT: Duration = Duration::from_secs(30);
-/// How many seconds after a failure a release is tried again.
-pub(crate) const AGAIN: u64 = 60;
 
 /// The parked reservations of a network. If the state file is lost, it is made anew from the delegate's store. The caller
 /// must have the lock.
@@ -49,8 +47,8 @@ pub(crate) fn load(call: &Call) -> io::Result<State> {
         return Ok(state);
     }
     let state = in_store(config, &call.environment.path)?;
-    // The next call reads the file, not the store.
-    state.write(&config.state_dir, &config.name)?;
+    // The next call reads the file, not the store, unless the disk is full or read-only.
+    let _ = state.write(&config.state_dir, &config.name);
     Ok(state)
 }
 
@@ -114,7 +112,13 @@ pub(crate) fn tend(call: &Call) {
     let mut state = state;
     let verdicts = judge_for(call, &mut state);
     let bounds = Bounds { most: 1, each: QUICK, at_once: false };
-    for one in keep(&config.state_dir, &config.name, &before, state, &verdicts, bounds) {
+    let place = Place {
+        state_dir: &config.state_dir,
+        socket: &config.socket,
+        boot: call.boot.as_deref(),
+        bin: &call.environment.path,
+    };
+    for one in keep(place, &config.name, &before, state, &verdicts, bounds) {
         match one.outcome {
             Ok(()) => {
                 call.count(Event::Released);
@@ -128,8 +132,10 @@ pub(crate) fn tend(call: &Call) {
 /// What was found out about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Verdict {
-    /// It is no longer held.
+    /// It is to be released.
     over: bool,
+    /// The daemon says that it is still held.
+    held: bool,
     /// Whether a critical finding about it fires.
     pub(crate) critical: bool,
 }
@@ -144,7 +150,7 @@ impl Verdict {
 /// A verdict for each entry, in the same order.
 pub(crate) fn judge_for(call: &Call, state: &mut State) -> Vec<Verdict> {
     let Config { socket, patience, name, kind, .. } = &call.config;
-    let question = Question { store: kind, network: name, ..nobodys() };
+    let question = about(kind, name);
     let (verdicts, unanswered) = judge(socket, *patience, call.boot.as_deref(), question, state);
     if let Some(why) = unanswered {
         call.count(Event::Unanswered(why));
@@ -152,11 +158,13 @@ pub(crate) fn judge_for(call: &Call, state: &mut State) -> Vec<Verdict> {
     verdicts
 }
 
-fn nobodys<'a>() -> Question<'a> {
+/// A question about parked addresses of a network. Where no netns has a cookie (Linux before 5.14) the daemon finds the
+/// holder by the store and the network.
+fn about<'a>(store: &'a str, network: &'a str) -> Question<'a> {
     Question {
         call: "add",
-        store: "",
-        network: "",
+        store,
+        network,
         container: "",
         ifname: "",
         ips: &[],
@@ -185,7 +193,7 @@ fn judge(
     let verdict = |entry: &mut Entry| {
         let own = Parked::read(&entry.id);
         if own.is_none_or(|own| boot.is_some_and(|now| now != own.boot)) {
-            return Verdict { over: true, critical: false };
+            return Verdict { over: true, ..Verdict::default() };
         }
         let of = |ip: &IpAddr| told.iter().find(|address| address.ip == *ip);
         let is = |wanted: &[Holding]| {
@@ -196,11 +204,12 @@ fn judge(
         let is_held = is(&[Holding::Held, Holding::Leaving]);
         if is_held || !is(&[Holding::Unknown]) {
             entry.unanswered_since = None;
-            return Verdict { over: !is_held, critical };
+            return Verdict { over: !is_held, held: is_held, critical };
         }
         // The time since the last proof does not count, because a network may have one call a day.
         let since = entry.unanswered_since.get_or_insert(now);
-        Verdict { over: now.saturating_sub(*since) > UNPROVEN, critical: false }
+        let over = now.saturating_sub(*since) > UNPROVEN;
+        Verdict { over, ..Verdict::default() }
     };
     (state.parked.iter_mut().map(verdict).collect(), unanswered)
 }
@@ -212,6 +221,21 @@ pub struct Released {
     pub entry: Entry,
     /// Whether it was released.
     pub outcome: Result<(), String>,
+    /// Whether the daemon says that it is still held.
+    pub still_held: bool,
+}
+
+/// Where `ipwatch cni` and a call find what a release needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The directory of the state files.
+    pub state_dir: &'a Path,
+    /// The daemon's socket.
+    pub socket: &'a Path,
+    /// The part of the boot id that the ids of parked reservations contain.
+    pub boot: Option<&'a str>,
+    /// The directories of plugins now: an entry's own may be gone.
+    pub bin: &'a [PathBuf],
 }
 
 /// How much is released by one call.
@@ -227,7 +251,7 @@ struct Bounds {
 
 /// Releases the entries that are no longer held, and writes the others if they differ from `before`.
 fn keep(
-    dir: &Path,
+    place: Place<'_>,
     network: &str,
     before: &State,
     state: State,
@@ -237,21 +261,21 @@ fn keep(
     let (mut left, mut released) = (State::default(), Vec::new());
     let now = time::now().as_secs();
     for (at, mut entry) in state.parked.into_iter().enumerate() {
-        let is_over = verdicts.get(at).is_some_and(|verdict| verdict.over);
-        let is_due = bounds.at_once || entry.next_try <= now;
-        if !is_over || !is_due || released.len() >= bounds.most {
+        let verdict = verdicts.get(at).copied().unwrap_or_default();
+        let is_due = bounds.at_once || entry.is_due(now);
+        if !verdict.over || !is_due || released.len() >= bounds.most {
             left.parked.push(entry);
             continue;
         }
-        let outcome = release(&entry, bounds.each);
+        let outcome = release(&entry, place.bin, bounds.each);
         if outcome.is_err() {
-            entry.next_try = now + AGAIN;
+            entry.put_off(now);
             left.parked.push(entry.clone());
         }
-        released.push(Released { entry, outcome });
+        released.push(Released { entry, outcome, still_held: verdict.held });
     }
     if left != *before
-        && let Err(error) = left.write(dir, network)
+        && let Err(error) = left.write(place.state_dir, network)
     {
         // A later call releases the same entries again, and a repeated DEL succeeds.
         eprintln!("ipwatch-ipam: cannot write the state file of network {network}: {error}");
@@ -259,13 +283,20 @@ fn keep(
     released
 }
 
-/// Releases a parked reservation by a DEL under its id.
+/// The delegate's type of an entry.
+fn kind_of(entry: &Entry) -> &str {
+    let kind = entry.config.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
+    kind.unwrap_or_default()
+}
+
+/// Releases a parked reservation by a DEL under its id. The delegate is searched for in the directories of the call that
+/// parked it and then in `bin`, because the runtime may have been given others since.
 ///
 /// # Errors
 /// The delegate cannot be run, or fails.
-pub(crate) fn release(entry: &Entry, within: Duration) -> Result<(), String> {
-    let kind = entry.config.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
-    let answer = run(kind.unwrap_or_default(), &entry.path, "DEL", entry, within);
+pub(crate) fn release(entry: &Entry, bin: &[PathBuf], within: Duration) -> Result<(), String> {
+    let path: Vec<PathBuf> = entry.path.iter().chain(bin).cloned().collect();
+    let answer = run(kind_of(entry), &path, "DEL", entry, within);
     let answer = answer.map_err(|failure| failure.to_string())?;
     if answer.is_ok() {
         return Ok(());
@@ -300,40 +331,41 @@ pub(crate) fn run(
         ("CNI_ARGS", args.as_ref()),
     ];
     let config = serde_json::to_vec(&entry.config).unwrap_or_default();
-    delegate::run_within(&program, &set, &config, within)
+    Ok(delegate::run_within(&program, &set, &config, within)?)
 }
 
 /// Releases parked reservations of a network for `ipwatch cni`: with `force` all, otherwise those that are no longer held.
-/// With `config` and the directories of plugins, also those whose state file was lost.
+/// With `config`, also those whose state file was lost.
 ///
 /// # Errors
 /// Another process has the lock, or the reservations cannot be found.
 pub fn release_network(
-    dir: &Path,
-    socket: &Path,
-    boot: Option<&str>,
+    place: Place<'_>,
     network: &str,
     force: bool,
-    config: Option<(&Config, &[PathBuf])>,
+    config: Option<&Config>,
 ) -> Result<Vec<Released>, String> {
+    let dir = place.state_dir;
     let _lock = Lock::take(dir, network).map_err(|error| match is_taken(&error) {
         true => "a call of ipwatch-ipam is running for this network: try again".to_owned(),
         false => format!("the lock in {} cannot be taken: {error}", dir.display()),
     })?;
     let before = match (State::read(dir, network), config) {
         (Some(state), _) => state,
-        (None, Some((config, path))) => in_store(config, path)
+        (None, Some(config)) => in_store(config, place.bin)
             .map_err(|error| format!("cannot find the parked addresses: {error}"))?,
         (None, None) => State::default(),
     };
     let mut state = before.clone();
-    let verdicts = if force {
-        vec![Verdict { over: true, critical: false }; state.parked.len()]
-    } else {
-        judge(socket, PATIENCE * 50, boot, nobodys(), &mut state).0
-    };
+    let kind = before.parked.first().map(kind_of).unwrap_or_default();
+    let patience = PATIENCE * 50;
+    let (mut verdicts, _) =
+        judge(place.socket, patience, place.boot, about(kind, network), &mut state);
+    if force {
+        verdicts.iter_mut().for_each(|verdict| verdict.over = true);
+    }
     let bounds = Bounds { most: usize::MAX, each: PATIENT, at_once: true };
-    Ok(keep(dir, network, &before, state, &verdicts, bounds))
+    Ok(keep(place, network, &before, state, &verdicts, bounds))
 }
 
 /// What holds the parked addresses, in one line for people.
@@ -350,3 +382,6 @@ pub(crate) fn list(ips: &[IpAddr]) -> String {
     let ips: Vec<String> = ips.iter().map(IpAddr::to_string).collect();
     ips.join(" and ")
 }
+
+#[cfg(test)]
+mod tests;

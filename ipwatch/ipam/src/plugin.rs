@@ -1,8 +1,10 @@
 //! One call of the plugin: its input, which part serves it, and its answer.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rustix::process::{Pid, getppid};
 use serde_json::Value;
@@ -10,7 +12,7 @@ use serde_json::Value;
 use crate::ask::Question;
 use crate::cni::{self, Code, Command, Environment, Failure};
 use crate::config::{self, Config};
-use crate::delegate::{self, Answer};
+use crate::delegate::{self, Answer, NoAnswer};
 use crate::state::{Lock, is_taken};
 use crate::tally::{self, Event};
 use crate::{gate, name, park, parked};
@@ -26,6 +28,8 @@ pub struct Call {
     pub boot: Option<String>,
     /// The parent process when this process began: the main plugin.
     pub(crate) parent: Option<Pid>,
+    /// Whether the delegate has reserved addresses for the runtime's container in this call, and not freed them.
+    pub(crate) reserved: Cell<bool>,
     /// Whether the delegate's environment must be set. True in tests only; otherwise it inherits this process's.
     pub(crate) set: bool,
 }
@@ -90,7 +94,7 @@ fn read(input: &[u8], parent: Option<Pid>) -> Result<Call, Failure> {
         file.take(64).read_to_string(&mut text).ok()?;
         name::boot_of(&text)
     });
-    Ok(Call { environment, config, boot, parent, set: false })
+    Ok(Call { environment, config, boot, parent, reserved: Cell::new(false), set: false })
 }
 
 impl Call {
@@ -107,7 +111,7 @@ impl Call {
             Command::Del => gate::del(self),
             Command::Gc => self.gc(),
             Command::Status => self.status(),
-            Command::Check => self.run("CHECK"),
+            Command::Check => Ok(self.run("CHECK")?),
             Command::Version => {
                 let stdout = cni::version_answer(&self.config.version);
                 Ok(Answer { code: 0, stdout })
@@ -123,7 +127,7 @@ impl Call {
             return orphan();
         }
         let answer = self.run("ADD");
-        if self.is_orphan() { orphan() } else { answer }
+        if self.is_orphan() { orphan() } else { Ok(answer?) }
     }
 
     /// Whether the main plugin has ended: on a timeout the runtime kills the main plugin, but not this process.
@@ -131,10 +135,11 @@ impl Call {
         self.parent.is_some() && getppid() != self.parent
     }
 
-    /// Frees what an ADD reserved if its result was not read. A main plugin that still runs has read the result, because it
-    /// waits for the end of this process; the runtime's DEL follows later.
+    /// Frees what this ADD reserved if its result was not read. A main plugin that still runs has read the result, because it
+    /// waits for the end of this process; the runtime's DEL follows later. What another ADD reserved stays: a runtime may
+    /// repeat a call under the same id, and host-local then refuses the second reservation.
     fn take_back_unless(&self, is_heard: bool) {
-        if self.environment.command == Command::Add && (!is_heard || self.is_orphan()) {
+        if self.reserved.get() && (!is_heard || self.is_orphan()) {
             self.say("the plugin that called has ended without the result of this ADD: its reservation is freed");
             let _ = self.run("DEL");
         }
@@ -144,7 +149,7 @@ impl Call {
     /// them. Under the lock nothing is parked meanwhile.
     fn gc(&self) -> Result<Answer, Failure> {
         if !self.config.is_named() {
-            return self.run("GC");
+            return Ok(self.run("GC")?);
         }
         let lock = Lock::take(&self.config.state_dir, &self.config.name);
         if lock.as_ref().is_err_and(is_taken) {
@@ -160,7 +165,7 @@ impl Call {
             )
         })?;
         let parked = parked.parked.iter().map(|entry| (entry.id.as_str(), entry.ifname.as_str()));
-        self.run_with("GC", &self.config.for_gc(parked))
+        Ok(self.run_with("GC", &self.config.for_gc(parked), delegate::PATIENCE)?)
     }
 
     /// Runs the delegate's STATUS. A delegate older than CNI 1.1 does not know STATUS but serves ADDs. The text of its error
@@ -175,7 +180,8 @@ impl Call {
 
     /// Whether the delegate knows STATUS. True also if it does not say which versions it supports.
     fn knows_status(&self) -> bool {
-        let versions = self.run_with("VERSION", br#"{"cniVersion":"1.1.0"}"#).ok();
+        let versions =
+            self.run_with("VERSION", br#"{"cniVersion":"1.1.0"}"#, delegate::PATIENCE).ok();
         let versions = versions.and_then(|answer| {
             let answer: Value = serde_json::from_slice(&answer.stdout).ok()?;
             answer.get("supportedVersions")?.as_array().cloned()
@@ -184,13 +190,31 @@ impl Call {
     }
 
     /// Runs the delegate as the runtime would, under the runtime's id and interface.
-    pub(crate) fn run(&self, command: &str) -> Result<Answer, Failure> {
-        self.run_with(command, &self.config.for_delegate())
+    pub(crate) fn run(&self, command: &str) -> Result<Answer, NoAnswer> {
+        self.run_within(command, delegate::PATIENCE)
     }
 
-    fn run_with(&self, command: &str, input: &[u8]) -> Result<Answer, Failure> {
+    /// [`Call::run`] with another timeout.
+    pub(crate) fn run_within(&self, command: &str, patience: Duration) -> Result<Answer, NoAnswer> {
+        let answer = self.run_with(command, &self.config.for_delegate(), patience);
+        if answer.as_ref().is_ok_and(Answer::is_ok) {
+            match command {
+                "ADD" => self.reserved.set(true),
+                "DEL" => self.reserved.set(false),
+                _ => {}
+            }
+        }
+        answer
+    }
+
+    fn run_with(
+        &self,
+        command: &str,
+        input: &[u8],
+        patience: Duration,
+    ) -> Result<Answer, NoAnswer> {
         let Environment { container, netns, ifname, args, path, .. } = &self.environment;
-        let program = delegate::find(&self.config.kind, path)?;
+        let program = delegate::find(&self.config.kind, path).map_err(NoAnswer::NotStarted)?;
         let mut set: Vec<(&str, &OsStr)> = vec![("CNI_COMMAND", command.as_ref())];
         let joined = std::env::join_paths(path).unwrap_or_default();
         if self.set {
@@ -200,7 +224,7 @@ impl Call {
             set.push(("CNI_IFNAME", ifname.as_ref()));
             set.push(("CNI_ARGS", args.as_ref()));
         }
-        delegate::run(&program, &set, input)
+        delegate::run_within(&program, &set, input, patience)
     }
 
     /// A question to the daemon about this call, without addresses.

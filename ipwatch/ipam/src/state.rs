@@ -46,6 +46,22 @@ pub struct Entry {
     pub who: String,
 }
 
+/// How many seconds after a failure a release is tried again.
+const AGAIN: u64 = 60;
+
+impl Entry {
+    /// Puts the next release off, after one has failed. `now` is in seconds since the boot.
+    pub(crate) fn put_off(&mut self, now: u64) {
+        self.next_try = now + AGAIN;
+    }
+
+    /// Whether its release may be tried. A time further in the future than [`Entry::put_off`] sets was written before the
+    /// node was booted.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.next_try <= now || self.next_try > now + AGAIN
+    }
+}
+
 /// The parked reservations of one network.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
@@ -203,6 +219,25 @@ mod tests {
         Lock::try_take(dir.path(), "other").unwrap();
         drop(lock);
         Lock::take(dir.path(), "net").unwrap();
+    }
+
+    #[test]
+    fn a_release_is_put_off_for_a_minute_and_not_beyond_a_boot() {
+        let mut entry = Entry {
+            id: String::new(),
+            ifname: String::new(),
+            ips: Vec::new(),
+            config: Value::Null,
+            path: Vec::new(),
+            unanswered_since: None,
+            next_try: 0,
+            who: String::new(),
+        };
+        assert!(entry.is_due(0));
+        entry.put_off(7_776_000);
+        let at = |now| entry.is_due(now);
+        assert_eq!([7_776_000, 7_776_059, 7_776_060].map(at), [false, false, true]);
+        assert!(entry.is_due(30), "90 days of uptime ago");
     }
 
     #[test]

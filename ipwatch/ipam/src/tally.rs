@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::ask::Unanswered;
 use crate::files::{self, Attributes, read_small};
 use crate::state::Lock;
 
+/// Name of the lock. No network has it ([`Config::is_named`](crate::config::Config::is_named)).
+const LOCK: &str = ".counters";
 /// Longest file, in bytes: a number for each event.
 const LONGEST: usize = 4096;
 
@@ -16,7 +19,7 @@ const LONGEST: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The daemon did not answer: `unanswered-` and why.
-    Unanswered(crate::ask::Unanswered),
+    Unanswered(Unanswered),
     /// The daemon could not tell whether an address is held.
     Unknown,
     /// An address was parked.
@@ -34,6 +37,23 @@ pub enum Event {
 }
 
 impl Event {
+    /// Every one.
+    pub const ALL: [Self; 13] = [
+        Self::Unanswered(Unanswered::NoDaemon),
+        Self::Unanswered(Unanswered::Refused),
+        Self::Unanswered(Unanswered::Timeout),
+        Self::Unanswered(Unanswered::Old),
+        Self::Unanswered(Unanswered::NotReady),
+        Self::Unanswered(Unanswered::Broken),
+        Self::Unknown,
+        Self::Parked,
+        Self::Released,
+        Self::NotParked,
+        Self::Gated,
+        Self::GaveHeld,
+        Self::AllHeld,
+    ];
+
     /// Its name in the file.
     #[must_use]
     pub fn name(self) -> String {
@@ -52,7 +72,7 @@ impl Event {
 
 /// Adds one to a counter.
 pub fn count(state_dir: &Path, event: Event) {
-    let Ok(_lock) = Lock::take_soon(state_dir, "counters") else { return };
+    let Ok(_lock) = Lock::take_soon(state_dir, LOCK) else { return };
     let mut all = read(state_dir);
     let number = all.entry(event.name()).or_insert(0);
     *number = number.saturating_add(1);
@@ -71,6 +91,19 @@ pub fn read(state_dir: &Path) -> BTreeMap<String, u64> {
     all.unwrap_or_default()
 }
 
+/// The number of each event, from 0. `None`: the plugin has not been used on this node.
+#[must_use]
+pub fn all(state_dir: &Path) -> Option<Vec<(String, u64)>> {
+    state_dir.is_dir().then(|| {
+        let counted = read(state_dir);
+        let number = |name: String| {
+            let count = counted.get(&name).copied().unwrap_or(0);
+            (name, count)
+        };
+        Event::ALL.map(Event::name).map(number).to_vec()
+    })
+}
+
 fn file(state_dir: &Path) -> PathBuf {
     state_dir.join("counters")
 }
@@ -79,7 +112,6 @@ fn file(state_dir: &Path) -> PathBuf {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::ask::Unanswered;
 
     #[test]
     fn it_counts_and_survives_what_is_none() {
@@ -89,11 +121,20 @@ mod tests {
             count(&state, Event::Unanswered(Unanswered::NoDaemon));
         }
         count(&state, Event::Parked);
+        assert_eq!(all(dir.path().join("none").as_path()), None);
+        let counted = all(&state).unwrap();
+        assert_eq!(counted.len(), Event::ALL.len());
+        assert_eq!(counted[0], ("unanswered-no-daemon".to_owned(), 3));
+        assert_eq!(counted[2], ("unanswered-timeout".to_owned(), 0));
         let all = read(&state);
         assert_eq!((all["unanswered-no-daemon"], all["parked"]), (3, 1));
         std::fs::write(file(&state), "garbage").unwrap();
         count(&state, Event::Parked);
         assert_eq!(read(&state)["parked"], 1);
+        // The lock of a network of any name is another one.
+        let _lock = Lock::try_take(&state, "counters").unwrap();
+        count(&state, Event::Gated);
+        assert_eq!(read(&state).get("gated"), Some(&1));
         // A file that cannot be written is no error.
         count(Path::new("/proc/nowhere"), Event::Parked);
     }

@@ -23,6 +23,8 @@ use crate::plugin::Call;
 
 /// Where Debian installs host-local.
 const PLUGINS: &str = "/usr/lib/cni";
+/// If this variable is set, tests that need host-local are skipped where it is not installed.
+const WITHOUT: &str = "IPWATCH_TEST_WITHOUT_CNI";
 /// The boot that the tests run in.
 pub(crate) const BOOT: &str = "0f3c9a12";
 
@@ -138,11 +140,16 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `None`: host-local is not installed.
+    /// `None`: host-local is not installed, and the test is to be skipped for that.
+    #[track_caller]
     pub(crate) fn new(subnets: &[&str]) -> Option<Self> {
         let plugin = Path::new(PLUGINS).join("host-local");
         if !plugin.exists() {
-            eprintln!("skipped: {} is not installed", plugin.display());
+            assert!(
+                std::env::var_os(WITHOUT).is_some(),
+                "{} is not there: install containernetworking-plugins, or set {WITHOUT}=1 to skip this test",
+                plugin.display()
+            );
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -178,7 +185,14 @@ impl Network {
         let config = Config::read(self.config().to_string().as_bytes()).unwrap();
         let environment =
             Environment { path: self.path.clone(), ..environment(command, container) };
-        Call { environment, config, boot: Some(BOOT.into()), parent: None, set: true }
+        Call {
+            environment,
+            config,
+            boot: Some(BOOT.into()),
+            parent: None,
+            reserved: false.into(),
+            set: true,
+        }
     }
 
     pub(crate) fn run(&self, command: &str, container: &str) -> Result<Answer, Failure> {

@@ -16,6 +16,8 @@ const KNOWN: [&str; 2] = ["host-local", "whereabouts"];
 const MAINS: [&str; 6] = ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "host-device"];
 /// Maximum nesting of a configuration.
 const DEEPEST: usize = 64;
+/// Maximum nesting of lists of plugins: Multus in a list, and lists in Multus.
+const DEEPEST_LISTS: usize = 4;
 
 /// Whether an IPAM plugin is wrapped, or can be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,25 +61,38 @@ pub fn read(text: &str) -> Result<Read, String> {
         serde_json::from_str(text).map_err(|error| format!("it is not valid JSON: {error}"))?;
     let whole = value.as_object().ok_or("it is not a JSON object")?;
     let network = whole.get("name").and_then(Value::as_str).ok_or("it has no name")?.to_owned();
-    let top = Scan(text).members(start(text, 0)?)?;
-    let bodies = match member(&top, "plugins")? {
-        Some(list) => Scan(text).elements(list)?,
-        None => Vec::from([Range { start: start(text, 0)?, end: text.len() }]),
-    };
     let mut plugins = Vec::new();
-    for body in bodies {
-        let members = Scan(text).members(body.start)?;
-        let kind = string(text, member(&members, "type")?).unwrap_or_default();
-        let found = match member(&members, "ipam")? {
-            Some(span) => ipam(text, kind, span)?,
-            None => match refused_without(&kind) {
-                Some(why) => plain(kind, Standing::Refused(why.to_owned()), 0..0),
-                None => continue,
-            },
-        };
-        plugins.push(found);
-    }
+    plugins_in(text, start(text, 0)?, 0, &mut plugins)?;
+    // `edit` goes through them in the order of the text.
+    plugins.sort_by_key(|plugin| plugin.span.start);
     Ok(Read { network, plugins })
+}
+
+/// Adds the plugins of the configuration that begins at `at`: of a list, those in `plugins`; of Multus, those of the
+/// configurations in `delegates`; otherwise the configuration itself.
+fn plugins_in(text: &str, at: usize, depth: usize, into: &mut Vec<Plugin>) -> Result<(), String> {
+    if depth > DEEPEST_LISTS {
+        return Err(odd());
+    }
+    let members = Scan(text).members(at)?;
+    let lists = [member(&members, "plugins")?, member(&members, "delegates")?];
+    if lists.iter().any(Option::is_some) {
+        for list in lists.into_iter().flatten() {
+            for body in Scan(text).elements(list)? {
+                plugins_in(text, body.start, depth + 1, into)?;
+            }
+        }
+        return Ok(());
+    }
+    let kind = string(text, member(&members, "type")?).unwrap_or_default();
+    match member(&members, "ipam")? {
+        Some(span) => into.push(ipam(text, kind, span)?),
+        None => into.extend(
+            refused_without(&kind)
+                .map(|why| plain(kind.clone(), Standing::Refused(why.to_owned()), 0..0)),
+        ),
+    }
+    Ok(())
 }
 
 fn plain(kind: String, standing: Standing, span: Range<usize>) -> Plugin {
@@ -318,7 +333,7 @@ impl Scan<'_> {
 
     /// The spans of the elements of a list.
     fn elements(&self, list: Range<usize>) -> Result<Vec<Range<usize>>, String> {
-        let parts = self.parts(list.start, b'[').ok_or("plugins is not a list")?;
+        let parts = self.parts(list.start, b'[').ok_or("plugins or delegates is not a list")?;
         Ok(parts.into_iter().map(|(_, span)| span).collect())
     }
 
@@ -395,6 +410,21 @@ mod tests {
     }
 
     #[test]
+    fn what_multus_delegates_to_is_wrapped_as_well() {
+        let multus = r#"{"name":"m","type":"multus","delegates":[
+            {"name":"a","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]},
+            {"name":"b","type":"macvlan","ipam":{"type":"whereabouts","range":"10.1.0.0/24"}},
+            {"name":"c","type":"flannel"}]}"#;
+        let wrapped = wrap(multus).unwrap().unwrap();
+        let value: Value = serde_json::from_str(&wrapped).unwrap();
+        assert_eq!(value["delegates"][0]["plugins"][0]["ipam"]["type"], OWN);
+        assert_eq!(value["delegates"][1]["ipam"]["delegate"]["type"], "whereabouts");
+        assert_eq!(unwrap(&wrapped).unwrap().as_deref(), Some(multus));
+        let is_refused = |plugin: &Plugin| matches!(plugin.standing, Standing::Refused(_));
+        assert!(read(multus).unwrap().plugins.iter().any(is_refused), "flannel is named");
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused() {
         for (text, why) in [
             ("[]", "not a JSON object"),
@@ -402,6 +432,8 @@ mod tests {
             (r#"{"type":"bridge"}"#, "no name"),
             (r#"{"name":"n","type":"bridge","ipam":{"type":"host-local"},"ipam":{}}"#, "twice"),
             (r#"{"name":"n","plugins":{}}"#, "not a list"),
+            (r#"{"name":"n","type":"multus","delegates":{}}"#, "not a list"),
+            (r#"{"name":"n","type":"multus","delegates":[1]}"#, "not understood"),
         ] {
             let error = wrap(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

@@ -209,6 +209,9 @@ pub(super) enum CniWhat {
         /// Show what would change, and change nothing
         #[arg(long)]
         dry_run: bool,
+        /// Only replace the copies of the program that are installed already, as an upgrade of the package does
+        #[arg(long, conflicts_with = "dry_run")]
+        program_only: bool,
     },
     /// Undo install in every network, and release all parked IPs
     Uninstall {

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use ipwatch_ipam::config::Config;
-use ipwatch_ipam::install::{self, Network};
-use ipwatch_ipam::state::State;
+use ipwatch_ipam::install::{self, Named, Network};
+use ipwatch_ipam::state::{Entry, State};
 use ipwatch_ipam::wrap::Standing;
 use ipwatch_ipam::{config, name, parked, tally};
 
@@ -23,6 +23,8 @@ const PROGRAM: &str = "/usr/bin/ipwatch-ipam";
 /// The directories and files that the commands use.
 struct Places {
     conf: Vec<PathBuf>,
+    /// What was named on the command line, and is remembered by an installation.
+    named: Named,
     /// Every directory that may contain plugins.
     bin: Vec<PathBuf>,
     /// The directories in which each runtime looks for plugins.
@@ -34,23 +36,34 @@ struct Places {
 
 impl Places {
     fn of(global: &Global, named: CniPlaces) -> Self {
-        let or = |named: Vec<PathBuf>, usual: &[&str]| match named.is_empty() {
-            true => usual.iter().map(PathBuf::from).collect(),
-            false => named,
+        let root = Path::new("/");
+        let parked = named.parked_dir.unwrap_or_else(|| config::STATE_DIR.into());
+        let before = Named::read(&parked);
+        let or = |named: &[PathBuf], usual: &[&str], more: [Vec<PathBuf>; 2]| {
+            let mut all: Vec<PathBuf> = match named.is_empty() {
+                true => usual.iter().map(PathBuf::from).chain(more.into_iter().flatten()).collect(),
+                false => named.to_vec(),
+            };
+            // A configuration may end the name with a slash.
+            all = all.iter().map(|dir| dir.components().collect()).collect();
+            all.sort();
+            all.dedup();
+            all
         };
-        let looked = match named.bin_dir.is_empty() {
-            true => install::runtime_dirs(Path::new("/")),
-            false => vec![named.bin_dir.clone()],
+        let looked = match (named.bin_dir.is_empty(), before.bin.is_empty()) {
+            (false, _) => vec![named.bin_dir.clone()],
+            (true, false) => vec![before.bin.clone()],
+            (true, true) => install::runtime_dirs(root),
         };
-        let mut bin = or(named.bin_dir, &install::BIN_DIRS);
-        bin.extend(looked.iter().flatten().cloned());
-        bin.sort();
-        bin.dedup();
+        let of_runtimes = looked.iter().flatten().cloned().collect();
+        let bin = or(&named.bin_dir, &install::BIN_DIRS, [of_runtimes, before.bin]);
+        let confs = install::runtime_conf_dirs(root);
         Self {
-            conf: or(named.conf_dir, &install::CONF_DIRS),
+            conf: or(&named.conf_dir, &install::CONF_DIRS, [confs, before.conf]),
+            named: Named { conf: named.conf_dir, bin: named.bin_dir },
             bin,
             looked,
-            parked: named.parked_dir.unwrap_or_else(|| config::STATE_DIR.into()),
+            parked,
             cache: named.cache_dir.unwrap_or_else(|| install::CACHE_DIR.into()),
             socket: global.socket(),
         }
@@ -61,7 +74,8 @@ pub(super) fn cni(global: &Global, out: &Out, command: CniCommand) -> Result<Out
     let places = Places::of(global, command.places);
     let mut text = String::new();
     let done = match command.what {
-        CniWhat::Install { dry_run } => put(&places, dry_run, &mut text),
+        CniWhat::Install { program_only: true, .. } => update(&places, &mut text),
+        CniWhat::Install { dry_run, .. } => put(&places, dry_run, &mut text),
         CniWhat::Uninstall { dry_run } => take(&places, dry_run, &mut text),
         CniWhat::Status => {
             status(&places, &mut text);
@@ -125,6 +139,8 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
         }
     }
     install::unmark(&places.parked);
+    Named::add(&places.parked, &places.named.conf, &places.named.bin)
+        .with_context(|| format!("cannot write to {}", places.parked.display()))?;
     let whereabouts = |one: &Standing| match one {
         Standing::Plain(kind) | Standing::Wrapped(kind) => kind == "whereabouts",
         Standing::Refused(_) => false,
@@ -135,11 +151,27 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
     change(places, &networks, &plan, text)
 }
 
+/// Replaces the copies of the program that are there by the program of this version.
+fn update(places: &Places, text: &mut String) -> anyhow::Result<Outcome> {
+    let program = program()?;
+    for copy in copies(places) {
+        let Some(dir) = copy.parent() else { continue };
+        let put = install::put_program(&program, dir);
+        if put.with_context(|| format!("cannot replace {}", copy.display()))? {
+            say(text, &format!("replaced {}", copy.display()));
+        }
+    }
+    Ok(Outcome::Fine)
+}
+
 fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outcome> {
     let networks = install::networks(&places.conf);
     let plan = plan(&networks, false, text);
     if dry_run {
         show(&networks, &plan, text);
+        for (network, entry) in all_parked(places) {
+            say(text, &format!("would release {}", described(&network, &entry)));
+        }
         return Ok(Outcome::Fine);
     }
     let configs: Vec<Config> = networks.iter().flat_map(Network::configs).collect();
@@ -154,15 +186,15 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
     }
     install::mark_unwrapped(&places.parked, !plan.is_empty())
         .with_context(|| format!("cannot write to {}", places.parked.display()))?;
+    let boot = boot();
     for config in &configs {
-        let done = parked::release_network(
-            &config.state_dir,
-            &config.socket,
-            boot().as_deref(),
-            &config.name,
-            true,
-            Some((config, &places.bin)),
-        );
+        let place = parked::Place {
+            state_dir: &config.state_dir,
+            socket: &config.socket,
+            boot: boot.as_deref(),
+            bin: &places.bin,
+        };
+        let done = parked::release_network(place, &config.name, true, Some(config));
         let dir = config.state_dir.display();
         told(&config.name, done, text).with_context(|| {
             format!("try again with `ipwatch cni release --force --parked-dir {dir}`")
@@ -174,6 +206,7 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
         return Ok(Outcome::Fine);
     }
     install::unmark(&places.parked);
+    Named::forget(&places.parked);
     for dir in &places.bin {
         let program = dir.join(config::OWN);
         match std::fs::remove_file(&program) {
@@ -284,23 +317,46 @@ fn status(places: &Places, text: &mut String) {
             );
         }
     }
-    for program in copies(places) {
-        say(text, &format!("program: {}", program.display()));
+    let current = program().ok();
+    for copy in copies(places) {
+        let same = current.as_ref().and_then(|own| install::is_same_program(own, &copy));
+        let other = match same {
+            Some(false) => {
+                ", of another version than this ipwatch: `ipwatch cni install --program-only` replaces it"
+            }
+            _ => "",
+        };
+        say(text, &format!("program: {}{other}", copy.display()));
     }
     if !networks.iter().any(Network::may_name_it)
         && let Some(why) = install::why_needed(&places.parked, &places.cache)
     {
         stays(places, &why, text);
     }
-    for network in State::networks(&places.parked) {
-        for entry in State::read(&places.parked, &network).unwrap_or_default().parked {
-            let ips: Vec<String> = entry.ips.iter().map(ToString::to_string).collect();
-            say(text, &format!("parked in {network}: {}: {}", ips.join(" and "), entry.who));
-        }
+    for (network, entry) in all_parked(places) {
+        say(text, &format!("parked: {}", described(&network, &entry)));
     }
     for (what, count) in tally::read(&places.parked) {
         say(text, &format!("counted {what}: {count}"));
     }
+}
+
+/// Every parked reservation, with its network.
+fn all_parked(places: &Places) -> Vec<(String, Entry)> {
+    let of = |network: String| {
+        let state = State::read(&places.parked, &network).unwrap_or_default();
+        state.parked.into_iter().map(move |entry| (network.clone(), entry))
+    };
+    State::networks(&places.parked).into_iter().flat_map(of).collect()
+}
+
+fn described(network: &str, entry: &Entry) -> String {
+    let ips: Vec<String> = entry.ips.iter().map(ToString::to_string).collect();
+    let who = match entry.who.is_empty() {
+        true => String::new(),
+        false => format!(", as of when it was parked: {}", entry.who),
+    };
+    format!("{} of {network}{who}", ips.join(" and "))
 }
 
 /// Whether a configuration was wrapped: while it is, a copy of its old text is kept.
@@ -318,14 +374,13 @@ fn release(
     let networks = network.map_or_else(|| State::networks(&places.parked), |one| vec![one]);
     let mut released = 0;
     for network in networks {
-        let done = parked::release_network(
-            &places.parked,
-            &places.socket,
-            boot.as_deref(),
-            &network,
-            force,
-            None,
-        );
+        let place = parked::Place {
+            state_dir: &places.parked,
+            socket: &places.socket,
+            boot: boot.as_deref(),
+            bin: &places.bin,
+        };
+        let done = parked::release_network(place, &network, force, None);
         released += told(&network, done, text)?;
     }
     if released == 0 {
@@ -349,6 +404,13 @@ fn told(
         let ips: Vec<String> = one.entry.ips.iter().map(ToString::to_string).collect();
         let ips = ips.join(" and ");
         match &one.outcome {
+            Ok(()) if one.still_held => say(
+                text,
+                &format!(
+                    "released {ips} of {network}, which is still held, so that the next pod may share it: {}",
+                    one.entry.who
+                ),
+            ),
             Ok(()) => say(text, &format!("released {ips} of {network}")),
             Err(why) => say(text, &format!("{ips} of {network} cannot be released: {why}")),
         }

@@ -1,5 +1,5 @@
 //! `ipwatch cni install` and `uninstall` on the network of a real containerd whose pods go on, and the removal of the
-//! package by dpkg with its own scripts, in a root of its own.
+//! package by dpkg with its own scripts, in a root of its own, where it is upgraded first.
 
 use std::fs;
 use std::io::Write as _;
@@ -248,6 +248,20 @@ fn the_package_is_not_removed_while_a_network_names_it(lab: &Lab) {
     let file = root.join("etc/cni/net.d/10-net.conflist");
     let (copy, own) = (root.join("opt/cni/bin").join(OWN), root.join("usr/bin/ipwatch"));
     assert!(read(&file).contains(OWN) && copy.exists());
+
+    // An upgrade: the copy is of the version before.
+    program(&copy, "of the version before");
+    let status = |root: &Path| {
+        let mut status = Command::new("chroot");
+        let out = status.arg(root).args(["/usr/bin/ipwatch", "cni", "status"]).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    assert!(status(&root).contains("of another version than this ipwatch"), "{}", status(&root));
+    let (upgraded, text) = dpkg(&["--install", deb.to_str().unwrap()]);
+    assert!(upgraded && text.contains("replaced /opt/cni/bin/ipwatch-ipam"), "{text}");
+    assert!(!status(&root).contains("of another version"), "{}", status(&root));
+    let same = [&copy, &root.join("usr/bin").join(OWN)].map(|file| fs::read(file).unwrap());
+    assert!(same[0] == same[1] && read(&file).contains(OWN));
 
     // One that it cannot change.
     let odd = root.join("etc/cni/net.d/20-odd.conflist");

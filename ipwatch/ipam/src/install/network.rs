@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::MAX_DIR_ENTRIES;
 use crate::config::{Config, OWN};
@@ -64,12 +64,12 @@ impl Network {
         self.standings().any(|standing| matches!(standing, Standing::Wrapped(_)))
     }
 
-    /// Whether it names `ipwatch-ipam`, or may. A file that could not be parsed is searched for the name, and here symlinks
-    /// are followed.
+    /// Whether it names `ipwatch-ipam`, or may: also where this program does not look for plugins. A file that could not be
+    /// parsed is read again, and here symlinks are followed.
     #[must_use]
     pub fn may_name_it(&self) -> bool {
-        if self.read.is_ok() {
-            return self.is_wrapped();
+        if let Ok((text, _)) = &self.read {
+            return text.contains(OWN);
         }
         let mut bytes = Vec::new();
         let limit = MAX_SEARCHED + 1;
@@ -87,21 +87,10 @@ impl Network {
     #[must_use]
     pub fn configs(&self) -> Vec<Config> {
         let Ok((text, _)) = &self.read else { return Vec::new() };
+        let mut found = Vec::new();
         let whole: Value = serde_json::from_str(text).unwrap_or_default();
-        let bodies = match whole.get("plugins").and_then(Value::as_array) {
-            Some(plugins) => plugins.clone(),
-            None => vec![whole.clone()],
-        };
-        let read = |mut body: Value| {
-            let own = body.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
-            (own == Some(OWN)).then_some(())?;
-            for key in ["name", "cniVersion"] {
-                let value = whole.get(key).cloned().unwrap_or_default();
-                body.as_object_mut()?.insert(key.to_owned(), value);
-            }
-            Config::read(body.to_string().as_bytes()).ok()
-        };
-        bodies.into_iter().filter_map(read).collect()
+        configs_in(&whole, &Map::new(), &mut found);
+        found
     }
 
     /// Whether each of its plugins is wrapped, can be, or cannot.
@@ -117,6 +106,24 @@ impl Network {
     pub fn changed(&self, wrapped: bool) -> Result<Option<String>, String> {
         let (text, _) = self.read.as_ref().map_err(Clone::clone)?;
         if wrapped { wrap::wrap(text) } else { wrap::unwrap(text) }
+    }
+}
+
+/// Adds the configurations in `body` whose IPAM plugin is `ipwatch-ipam`. A plugin of a list has the list's name and
+/// version, as libcni gives it (`buildOneConfig`).
+fn configs_in(body: &Value, above: &Map<String, Value>, into: &mut Vec<Config>) {
+    let Some(own) = body.as_object() else { return };
+    let mut named = above.clone();
+    for key in ["name", "cniVersion"] {
+        named.extend(own.get(key).map(|value| (key.to_owned(), value.clone())));
+    }
+    let lists = ["plugins", "delegates"].into_iter().filter_map(|key| own.get(key)?.as_array());
+    lists.flatten().for_each(|plugin| configs_in(plugin, &named, into));
+    let kind = own.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
+    if kind == Some(OWN) {
+        let mut whole = own.clone();
+        whole.extend(named);
+        into.extend(Config::read(Value::Object(whole).to_string().as_bytes()));
     }
 }
 
@@ -233,5 +240,20 @@ mod tests {
         let [config] = configs.as_slice() else { panic!("{configs:?}") };
         assert_eq!(config.state_dir, PathBuf::from("/s"));
         assert_eq!(config.host_local_dir(), Some(PathBuf::from("/d/net")));
+        let multus = format!(r#"{{"name":"multus","type":"multus","delegates":[{text}]}}"#);
+        let read = Ok((multus.clone(), wrap::read(&multus).unwrap()));
+        let configs = Network { path: PathBuf::new(), read }.configs();
+        assert_eq!(configs[0].host_local_dir(), Some(PathBuf::from("/d/net")), "its own name");
+    }
+
+    /// An administrator has named it where this program does not look.
+    #[test]
+    fn any_text_that_names_it_keeps_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let text =
+            r#"{"name":"n","type":"bridge","ipam":{"type":"host-local"},"other":"ipwatch-ipam"}"#;
+        fs::write(dir.path().join("a.conf"), text).unwrap();
+        let all = networks(&[dir.path().to_owned()]);
+        assert!(all[0].read.is_ok() && !all[0].is_wrapped() && all[0].may_name_it());
     }
 }

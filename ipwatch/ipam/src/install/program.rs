@@ -22,8 +22,10 @@ const CRIO_DROP_INS: &str = "etc/crio/crio.conf.d";
 const MAX_CONFIG: usize = 256 * 1024;
 /// The directory that a runtime uses if its configuration names none.
 const DEFAULT_BIN_DIR: &str = "/opt/cni/bin";
-/// The keys that name the directories: containerd before 2.1, containerd since 2.1, CRI-O.
+/// The keys that name the directories of plugins: containerd before 2.1, containerd since 2.1, CRI-O.
 const BIN_KEYS: [&str; 3] = ["bin_dir", "bin_dirs", "plugin_dirs"];
+/// The keys that name the directory of network configurations: containerd, CRI-O.
+const CONF_KEYS: [&str; 2] = ["conf_dir", "network_dir"];
 /// The programs of k3s. Each release has its own directory in here, which an upgrade removes. Only `cni` stays.
 const K3S_DATA: &str = "/var/lib/rancher/k3s/data";
 /// Longest program, in bytes.
@@ -32,35 +34,46 @@ const MAX_PROGRAM: usize = 64 << 20;
 /// The directories in which each of the node's runtimes looks for plugins, by its configuration below `root`.
 #[must_use]
 pub fn runtime_dirs(root: &Path) -> Vec<Vec<PathBuf>> {
+    let of = |text: String| {
+        let dirs = dirs_in(&text, &BIN_KEYS);
+        if dirs.is_empty() { vec![PathBuf::from(DEFAULT_BIN_DIR)] } else { dirs }
+    };
+    let mut all: Vec<Vec<PathBuf>> = runtime_configs(root).map(of).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// The directories of network configurations that the node's runtimes name, by their configurations below `root`.
+#[must_use]
+pub fn runtime_conf_dirs(root: &Path) -> Vec<PathBuf> {
+    runtime_configs(root).flat_map(|text| dirs_in(&text, &CONF_KEYS)).collect()
+}
+
+/// The texts of the runtimes' configurations below `root`.
+fn runtime_configs(root: &Path) -> impl Iterator<Item = String> {
     let parts = fs::read_dir(root.join(CRIO_DROP_INS))
         .into_iter()
         .flatten()
         .take(MAX_DIR_ENTRIES)
         .flatten();
     let parts = parts.map(|entry| entry.path());
-    let files = RUNTIMES.iter().map(|file| root.join(file)).chain(parts);
-    let mut all: Vec<Vec<PathBuf>> = files
-        .filter_map(|file| {
-            // Symlinks are followed: only root writes these files, and they are only read.
-            let file = fs::canonicalize(file).ok()?;
-            let bytes = read_small(&file, MAX_CONFIG).ok()??;
-            let dirs = dirs_in(&String::from_utf8_lossy(&bytes));
-            Some(if dirs.is_empty() { vec![PathBuf::from(DEFAULT_BIN_DIR)] } else { dirs })
-        })
-        .collect();
-    all.sort();
-    all.dedup();
-    all
+    let files: Vec<PathBuf> = RUNTIMES.iter().map(|file| root.join(file)).chain(parts).collect();
+    files.into_iter().filter_map(|file| {
+        // Symlinks are followed: only root writes these files, and they are only read.
+        let file = fs::canonicalize(file).ok()?;
+        let bytes = read_small(&file, MAX_CONFIG).ok()??;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    })
 }
 
-/// The directories that a runtime's configuration names. Lines are matched without a TOML parser: these keys have no
+/// The directories that a runtime's configuration names by one of these keys. Lines are matched without a TOML parser: these keys have no
 /// other meaning in any section, and a value that is not understood names no directory.
-fn dirs_in(text: &str) -> Vec<PathBuf> {
+fn dirs_in(text: &str, keys: &[&str]) -> Vec<PathBuf> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let mut dirs = Vec::new();
     while let Some(line) = lines.next() {
-        let Some((_, value)) =
-            line.split_once('=').filter(|(key, _)| BIN_KEYS.contains(&key.trim()))
+        let Some((_, value)) = line.split_once('=').filter(|(key, _)| keys.contains(&key.trim()))
         else {
             continue;
         };
@@ -124,6 +137,13 @@ fn with_delegate(networks: &[Network], bin_dirs: &[PathBuf]) -> Vec<PathBuf> {
     bin_dirs.iter().filter(has).cloned().collect()
 }
 
+/// Whether two files have the same content. `None`: one of them cannot be read.
+#[must_use]
+pub fn is_same_program(one: &Path, other: &Path) -> Option<bool> {
+    let read = |file: &Path| read_small(&fs::canonicalize(file).ok()?, MAX_PROGRAM).ok()?;
+    Some(read(one)? == read(other)?)
+}
+
 /// Installs the program in a directory of plugins. Returns `false` if it is there already.
 ///
 /// # Errors
@@ -177,6 +197,10 @@ mod tests {
         assert!(put_program(&program, &bin).unwrap());
         assert!(!put_program(&program, &bin).unwrap());
         assert_eq!(fs::metadata(bin.join(OWN)).unwrap().mode() & 0o777, 0o755);
+        assert_eq!(is_same_program(&program, &bin.join(OWN)), Some(true));
+        fs::write(&program, "newer").unwrap();
+        assert_eq!(is_same_program(&program, &bin.join(OWN)), Some(false));
+        assert_eq!(is_same_program(&program, &other.join(OWN)), None);
     }
 
     #[test]
@@ -186,13 +210,13 @@ mod tests {
         for (file, text) in [
             (
                 "etc/containerd/config.toml",
-                "[cni]\n# bin_dir = \"/no\"\n  bin_dir = '/home/kubernetes/bin'\n",
+                "[cni]\n# bin_dir = \"/no\"\n  bin_dir = '/home/kubernetes/bin'\n  conf_dir = \"/etc/cni/other\"\n",
             ),
             (
                 "etc/crio/crio.conf.d/10.conf",
                 "plugin_dirs = [\n\t\"/usr/libexec/cni\",\n\t\"/a\",\n]\n",
             ),
-            ("etc/crio/crio.conf", "x = 1"),
+            ("etc/crio/crio.conf", "network_dir = \"/etc/crio/net.d/\"\n"),
         ] {
             let file = root.path().join(file);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -204,5 +228,7 @@ mod tests {
             found,
             [r#"["/home/kubernetes/bin"]"#, r#"["/opt/cni/bin"]"#, r#"["/usr/libexec/cni", "/a"]"#]
         );
+        let confs = runtime_conf_dirs(root.path());
+        assert_eq!(confs, ["/etc/cni/other", "/etc/crio/net.d/"].map(PathBuf::from));
     }
 }

@@ -55,6 +55,12 @@ pub fn mark_unwrapped(state_dir: &Path, anew: bool) -> io::Result<()> {
     files::replace(&mark, b"", Attributes::PRIVATE)
 }
 
+/// Whether no configuration names the program any more, as far as is recorded.
+#[must_use]
+pub fn is_unwrapped(state_dir: &Path) -> bool {
+    fs::symlink_metadata(state_dir.join(MARK)).is_ok()
+}
+
 /// Removes the record: a configuration names the program again, or the program was removed.
 pub fn unmark(state_dir: &Path) {
     let _ = fs::remove_file(state_dir.join(MARK));

@@ -290,6 +290,21 @@ fn whoever_called_is_killed_and_nothing_stays_reserved_for_it() {
     }
 }
 
+/// A runtime that uses an id again: the first ADD is served after the second one, whose container runs.
+#[test]
+fn what_another_add_reserved_is_not_given_back() {
+    use std::io::Read as _;
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    net.add("c1");
+    watched(&mut net, "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat)");
+    let mut plugin = program(&net, "ADD", "c1", &["sh", "-c", "\"$@\"; exit 1", "sh"]);
+    plugin.stdout(std::process::Stdio::piped());
+    let mut parent = started(&mut plugin, &net);
+    let _ = parent.stdout.take().unwrap().read_to_end(&mut Vec::new());
+    assert!(!parent.wait().unwrap().success());
+    assert_eq!(net.stored()["10.88.7.2"], "c1 eth0");
+}
+
 #[test]
 fn a_result_that_nobody_takes_is_given_back() {
     let Some(mut net) = Network::new(&[NET]) else { return };
@@ -469,6 +484,29 @@ fn where_the_delegate_gives_nothing_back_it_is_given_as_it_was() {
     assert_eq!(net.add("c1"), ["10.88.7.2"]);
     assert_eq!(State::read(&net.state_dir(), "net"), Some(State::default()));
     assert_eq!((net.counted("not-parked"), net.counted("gave-held")), (1, 1));
+}
+
+/// As without memory for another process: nothing was freed, and the first result is still valid.
+#[test]
+fn where_the_delegate_cannot_be_run_any_more_it_is_given_as_it_was() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    watched(&mut net, "rm \"$0\"");
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.2"]);
+    assert_eq!(State::read(&net.state_dir(), "net"), Some(State::default()));
+    assert_eq!((net.counted("not-parked"), net.counted("gave-held")), (1, 1));
+}
+
+/// An ADD that read the wrapped configuration right before `ipwatch cni uninstall` released what was parked.
+#[test]
+fn nothing_is_parked_after_an_uninstall() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    crate::install::mark_unwrapped(&net.state_dir(), true).unwrap();
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.2"]);
+    assert_eq!((net.parked().len(), net.counted("not-parked")), (0, 1));
+    crate::install::unmark(&net.state_dir());
+    assert_eq!(net.add("c2"), ["10.88.7.3"]);
 }
 
 #[test]

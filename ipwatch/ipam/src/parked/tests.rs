@@ -1,0 +1,114 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests fail by panicking, and read files of their own"
+)]
+
+use std::fs;
+
+use super::*;
+use crate::testing::{BOOT, Network};
+
+const NET: &str = "10.88.7.0/24";
+
+fn place<'a>(net: &'a Network, dir: &'a Path) -> Place<'a> {
+    Place { state_dir: dir, socket: net.daemon.socket(), boot: Some(BOOT), bin: &net.path }
+}
+
+/// Without a cookie (Linux before 5.14) the daemon finds the holder by the store and the network alone.
+#[test]
+fn a_release_by_hand_names_the_store_and_the_network() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    let told = |parked: &'static str| {
+        net.daemon.answers(move |target| {
+            let is_named = target.contains("store=host-local") && target.contains("network=net");
+            let parked = if is_named { parked } else { "unknown" };
+            format!(
+                r#"{{"schema":"ipwatch/v1","held":{{
+                "addresses":[{{"ip":"10.88.7.2","state":"held"}}],
+                "parked":[{{"ip":"10.88.7.2","state":"{parked}"}}]}}}}"#
+            )
+        });
+    };
+    told("held");
+    net.add("c1");
+    let dir = net.state_dir();
+    let entry = State::read(&dir, "net").unwrap().parked.remove(0);
+    assert_eq!(Parked::read(&entry.id).unwrap().cookie, 0);
+    let release = |force| release_network(place(&net, &dir), "net", force, None).unwrap();
+    assert!(release(false).is_empty(), "it is still held");
+    told("free");
+    let released = release(false);
+    assert!(released.len() == 1 && released[0].outcome.is_ok() && !released[0].still_held);
+    assert_eq!(net.parked(), [] as [&str; 0]);
+}
+
+#[test]
+fn what_is_released_by_force_is_said_to_be_held() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    let dir = net.state_dir();
+    let released = release_network(place(&net, &dir), "net", true, None).unwrap();
+    assert!(released.len() == 1 && released[0].outcome.is_ok() && released[0].still_held);
+    assert!(released[0].entry.who.contains("pid 4903 (cat)"), "{:?}", released[0].entry);
+    assert_eq!(net.parked(), [] as [&str; 0]);
+}
+
+/// A full disk, or a read-only one.
+#[test]
+fn a_state_file_that_cannot_be_written_hides_nothing() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    let file = net.state_dir().join("net.parked");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    fs::write(file.join("x"), "").unwrap();
+    assert_eq!(load(&net.call("DEL", "c1")).unwrap().parked.len(), 1);
+    net.daemon.holds(&[]);
+    net.del("c1");
+    assert_eq!(net.stored().len(), 0, "{:?}", net.stored());
+}
+
+/// The runtime's directory of plugins was moved after the address was parked.
+#[test]
+fn a_delegate_that_was_moved_releases_too() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    let old = net.dir.path().join("old");
+    fs::create_dir(&old).unwrap();
+    std::os::unix::fs::symlink("/usr/lib/cni/host-local", old.join("host-local")).unwrap();
+    let new = std::mem::replace(&mut net.path, vec![old.clone()]);
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    fs::remove_dir_all(old).unwrap();
+    net.path = new;
+    net.daemon.holds(&[]);
+    net.del("c1");
+    assert_eq!(net.parked(), [] as [&str; 0]);
+    // The same by hand.
+    net.daemon.holds(&["10.88.7.4"]);
+    net.add("c2");
+    let mut state = State::read(&net.state_dir(), "net").unwrap();
+    state.parked.iter_mut().for_each(|entry| entry.path = vec!["/nowhere".into()]);
+    state.write(&net.state_dir(), "net").unwrap();
+    net.daemon.holds(&[]);
+    let dir = net.state_dir();
+    let released = release_network(place(&net, &dir), "net", false, None).unwrap();
+    assert!(released.len() == 1 && released[0].outcome.is_ok(), "{released:?}");
+}
+
+/// A release failed after 90 days of uptime, and then the node was booted.
+#[test]
+fn a_boot_ends_every_wait() {
+    let Some(net) = Network::new(&[NET]) else { return };
+    net.daemon.holds(&["10.88.7.2"]);
+    net.add("c1");
+    let mut state = State::read(&net.state_dir(), "net").unwrap();
+    state.parked[0].next_try = u64::MAX;
+    state.write(&net.state_dir(), "net").unwrap();
+    let mut call = net.call("DEL", "c1");
+    call.boot = Some("ffffffff".into());
+    assert!(call.serve().unwrap().is_ok());
+    assert_eq!(net.stored().len(), 0, "{:?}", net.stored());
+}
