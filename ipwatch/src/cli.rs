@@ -59,7 +59,8 @@ enum Outcome {
     Taken,
     /// `fix`: something that was planned was not done.
     Skipped,
-    /// `fix`: something was moved that should not have been, and could not be put back.
+    /// `fix`: something was moved that should not have been, and could not be put back; or whether it was changed is not
+    /// known.
     Stranded,
     /// `check --strict`: nobody has the IP, and no pool of this node contains it.
     InNoPool,

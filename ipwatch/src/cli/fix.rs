@@ -80,7 +80,7 @@ fn goes_on(
     }
 }
 
-/// Prints the result. The exit code says whether anything was skipped or stranded.
+/// Prints the result. The exit code says whether anything was skipped, stranded or is unknown.
 fn tell(
     out: &Out,
     document: &mut Document,
@@ -92,7 +92,8 @@ fn tell(
         );
     }
     let any = |state| fix.items.iter().any(|item| item.state == state);
-    let (skipped, stranded) = (any(FixState::Skipped), any(FixState::Stranded));
+    let skipped = any(FixState::Skipped);
+    let stranded = any(FixState::Stranded) || any(FixState::Unknown);
     document.body = Body::Fix(fix);
     out.document(document, true)?;
     Ok(match (stranded, skipped) {

@@ -36,7 +36,7 @@ pub struct FixItem {
     pub target: FixTarget,
     /// Whether it is planned, done or not.
     pub state: FixState,
-    /// Why it is left out, skipped or stranded.
+    /// Why it is left out, skipped, stranded or unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The reasons why the change is safe, a line each. Names that a container chose are quoted.
@@ -115,6 +115,9 @@ pub enum FixState {
     Restored,
     /// A file was moved that had been replaced meanwhile, and it could not be put back. `why` says where it is in the record.
     Stranded,
+    /// Whether it was done cannot be found out: the API server's answer was lost, and the object does not tell. `why` says
+    /// more. The record keeps what `--undo` needs.
+    Unknown,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

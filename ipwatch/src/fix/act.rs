@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::api_server::{Access, ApiServer};
-use super::cluster_store;
+use super::cluster_store::{self, NotFreed};
 use super::host_local::{Expected, Locked, Refused};
 use super::node::{self, Node};
 use super::record::{Record, RecordError};
@@ -61,6 +61,8 @@ enum NotDone {
     Skipped(String),
     /// A file was moved that had been replaced meanwhile, and could not be put back.
     Stranded(String),
+    /// It may have been changed.
+    Unknown(String),
 }
 
 impl From<String> for NotDone {
@@ -74,6 +76,7 @@ impl NotDone {
         match self {
             Self::Skipped(why) => (FixState::Skipped, Some(why)),
             Self::Stranded(why) => (FixState::Stranded, Some(why)),
+            Self::Unknown(why) => (FixState::Unknown, Some(why)),
         }
     }
 }
@@ -134,7 +137,7 @@ pub(crate) async fn change(
 }
 
 fn is_changed(state: FixState) -> bool {
-    matches!(state, FixState::Done | FixState::Stranded)
+    matches!(state, FixState::Done | FixState::Stranded | FixState::Unknown)
 }
 
 impl Act<'_> {
@@ -191,9 +194,11 @@ impl Act<'_> {
                 self.became(number, item, Ok(()))?;
                 Ok(left)
             }
-            Err(why) => {
-                let why = NotDone::Skipped(why);
-                let told = self.became(number, item, Err(why));
+            Err(NotFreed::Unknown(why)) => {
+                self.became(number, item, Err(NotDone::Unknown(why))).map(|()| None)
+            }
+            Err(NotFreed::Refused(why)) => {
+                let told = self.became(number, item, Err(NotDone::Skipped(why)));
                 self.record.forget(&kept);
                 told.map(|()| None)
             }
@@ -265,6 +270,7 @@ impl Act<'_> {
             Ok(()) => (FixState::Done, None),
             Err(NotDone::Skipped(why)) => (FixState::Skipped, Some(why.clone())),
             Err(NotDone::Stranded(why)) => (FixState::Stranded, Some(why.clone())),
+            Err(NotDone::Unknown(why)) => (FixState::Unknown, Some(why.clone())),
         };
         let item = FixItem { state, why, ..item.clone() };
         if let Err(error) = self.record.became(number, &item, None) {

@@ -35,6 +35,9 @@ pub(super) enum Refused {
     Exists,
     #[error("{0}: --kubeconfig names credentials that may")]
     Api(String),
+    /// It may have been changed.
+    #[error("the API server's answer was lost, and it may have been changed: {0}")]
+    Lost(String),
 }
 
 /// A connection, made at the first request.
@@ -98,6 +101,14 @@ impl ApiServer {
             Err(ApiError::Refused { code: 409, .. }) if is_new => Err(Refused::Exists),
             // 422: a test of the patch failed. 409: a precondition did. 404: it is gone.
             Err(ApiError::Refused { code: 404 | 409 | 422, .. }) => Err(Refused::Changed),
+            // 5xx: the server gave up waiting for etcd, which may have taken it.
+            Err(
+                error @ (ApiError::Broken { .. }
+                | ApiError::Silent { .. }
+                | ApiError::Garbage { .. }
+                | ApiError::TooLarge { .. }
+                | ApiError::Refused { code: 500.., .. }),
+            ) => Err(Refused::Lost(error.to_string())),
             Err(error) => Err(Refused::Api(error.to_string())),
         }
     }

@@ -105,7 +105,7 @@ fn may_have(pod: &Value, ip: IpAddr) -> bool {
 /// done after the address was free.
 ///
 /// # Errors
-/// Nothing was changed.
+/// Nothing was changed, or that is not known ([`Refused::Lost`]).
 pub(super) async fn free(api: &mut ApiServer, seen: &Seen) -> Result<Option<String>, Refused> {
     let object = api.get(&seen.block).await.map_err(Refused::Api)?.ok_or(Refused::Changed)?;
     if version(&object) != Some(&seen.version) {
@@ -113,11 +113,25 @@ pub(super) async fn free(api: &mut ApiServer, seen: &Seen) -> Result<Option<Stri
     }
     let mut spec = object["spec"].clone();
     release(&mut spec, seen.ordinal).ok_or(Refused::Changed)?;
-    api.patch(&seen.block, &replacing(&seen.version, &spec)).await?;
+    match api.patch(&seen.block, &replacing(&seen.version, &spec)).await {
+        // Without an answer the block tells. An assignment that is still there may go as long as the request is under way.
+        Err(lost @ Refused::Lost(_)) if is_assigned(api, seen).await != Ok(false) => {
+            return Err(lost);
+        }
+        Ok(()) | Err(Refused::Lost(_)) => {}
+        Err(why) => return Err(why),
+    }
     Ok(match count(api, seen, -1).await {
         Ok(()) => None,
         Err(error) => Some(format!("its handle still counts it ({error}): Calico corrects that")),
     })
+}
+
+/// Whether the block assigns the address to the handle that was read.
+async fn is_assigned(api: &mut ApiServer, seen: &Seen) -> Result<bool, String> {
+    let object = api.get(&seen.block).await?.unwrap_or_default();
+    let attribute = attribute_of(&object["spec"], seen.ordinal);
+    Ok(attribute.is_some_and(|at| object["spec"]["attributes"][at] == seen.attribute))
 }
 
 /// Brings it back, unless somebody has been given the IP since.
@@ -141,6 +155,17 @@ pub(super) async fn restore(api: &mut ApiServer, seen: &Seen) -> Result<(), Stri
     let Err(error) = api.patch(&seen.block, &replacing(version, &spec)).await else {
         return Ok(());
     };
+    if matches!(error, Refused::Lost(_)) {
+        match is_assigned(api, seen).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(why) => {
+                return Err(format!(
+                    "{error}, and its block cannot be read ({why}): its handle counts it, and Calico corrects that"
+                ));
+            }
+        }
+    }
     count(api, seen, -1).await.map_err(|left| {
         format!("{error}; and its handle counts it all the same ({left}): Calico corrects that")
     })?;
@@ -184,7 +209,7 @@ fn release(spec: &mut Value, ordinal: usize) -> Option<()> {
         (attribute < attributes.len()).then(|| attributes.remove(attribute))?;
     }
     spec["unallocated"].as_array_mut()?.push(json!(ordinal));
-    if let Some(numbers) = spec["sequenceNumberForAllocation"].as_object_mut() {
+    if let Some(numbers) = numbers_of(spec) {
         numbers.remove(&ordinal.to_string());
     }
     step(spec);
@@ -202,13 +227,17 @@ fn assign(spec: &mut Value, seen: &Seen) -> Option<()> {
     let free = spec["unallocated"].as_array_mut()?;
     free.retain(|one| one.as_u64() != u64::try_from(seen.ordinal).ok());
     let number = spec.get("sequenceNumber").cloned();
-    if let (Some(numbers), Some(number)) =
-        (spec["sequenceNumberForAllocation"].as_object_mut(), number)
-    {
+    if let (Some(numbers), Some(number)) = (numbers_of(spec), number) {
         numbers.insert(seen.ordinal.to_string(), number);
     }
     step(spec);
     Some(())
+}
+
+/// The sequence number of each assignment, which older versions of Calico do not write. An index would add it as null, and
+/// a patch that replaces what is not there is refused.
+fn numbers_of(spec: &mut Value) -> Option<&mut serde_json::Map<String, Value>> {
+    spec.get_mut("sequenceNumberForAllocation")?.as_object_mut()
 }
 
 /// Each write of a block counts (`SequenceNumber`).

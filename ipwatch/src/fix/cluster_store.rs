@@ -54,28 +54,48 @@ pub(super) async fn look(
     }
 }
 
+/// Why an allocation was not freed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotFreed {
+    /// Nothing was changed.
+    Refused(String),
+    /// It may have been freed.
+    Unknown(String),
+}
+
+impl From<Refused> for NotFreed {
+    fn from(why: Refused) -> Self {
+        match why {
+            Refused::Lost(_) => Self::Unknown(why.to_string()),
+            _ => Self::Refused(why.to_string()),
+        }
+    }
+}
+
 /// Frees it, if it is still what was read. Returns what could not be done after that. A pool or a block changes with every
 /// pod that is given an IP of it: where only others' entries have changed since, it is looked at again.
 ///
 /// # Errors
-/// Nothing was changed.
+/// [`NotFreed`]
 pub(super) async fn free(
     api: &mut ApiServer,
     store: &str,
     which: (IpAddr, &str, &str),
     seen: &Seen,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, NotFreed> {
     let mut now = seen.clone();
     for _ in 1..TRIES {
         match once(api, &now).await {
-            Err(Refused::Changed) => now = look(api, store, which).await?,
-            done => return done.map_err(|error| error.to_string()),
+            Err(Refused::Changed) => {
+                now = look(api, store, which).await.map_err(NotFreed::Refused)?;
+            }
+            done => return done.map_err(NotFreed::from),
         }
         if now.entry() != seen.entry() {
-            return Err(Refused::Changed.to_string());
+            return Err(Refused::Changed.into());
         }
     }
-    once(api, &now).await.map_err(|error| error.to_string())
+    once(api, &now).await.map_err(NotFreed::from)
 }
 
 async fn once(api: &mut ApiServer, seen: &Seen) -> Result<Option<String>, Refused> {
@@ -95,3 +115,6 @@ pub(super) async fn restore(api: &mut ApiServer, seen: &Seen) -> Result<(), Stri
         Seen::Calico(seen) => calico::restore(api, seen).await,
     }
 }
+
+#[cfg(test)]
+mod tests;

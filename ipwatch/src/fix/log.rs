@@ -68,7 +68,11 @@ pub(super) fn sentence(item: &FixItem) -> String {
             format!("{did} {ip} in {} of container {}", said(network), said(container_id))
         }
         FixTarget::FreeAllocation { ip, network, store, container_id, .. } => {
-            let did = if item.state == FixState::Restored { "restored" } else { "freed" };
+            let did = match item.state {
+                FixState::Restored => "restored",
+                FixState::Unknown => "may have freed",
+                _ => "freed",
+            };
             let (store, network) = (said(store), said(network));
             format!("{did} {ip} in {store} {network} of container {}", said(container_id))
         }

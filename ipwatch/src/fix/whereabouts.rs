@@ -136,7 +136,7 @@ fn names(pool: &str, range: &Prefix, ip: IpAddr) -> Vec<String> {
 /// be done after the allocation was gone.
 ///
 /// # Errors
-/// Nothing was changed.
+/// Nothing was changed, or that is not known ([`Refused::Lost`]).
 pub(super) async fn free(api: &mut ApiServer, seen: &Seen) -> Result<Option<String>, Refused> {
     let at = format!("/spec/allocations/{}", seen.offset);
     let patch = json!([
@@ -145,15 +145,32 @@ pub(super) async fn free(api: &mut ApiServer, seen: &Seen) -> Result<Option<Stri
         { "op": "test", "path": at, "value": seen.allocation },
         { "op": "remove", "path": at },
     ]);
-    api.patch(&seen.pool, &patch).await?;
+    match api.patch(&seen.pool, &patch).await {
+        // Without an answer the pool tells. An allocation that is still there may go as long as the request is under way.
+        Err(lost @ Refused::Lost(_)) if !is_freed(api, seen).await => return Err(lost),
+        Ok(()) | Err(Refused::Lost(_)) => {}
+        Err(why) => return Err(why),
+    }
     let Some((path, object)) = &seen.overlapping else { return Ok(None) };
     Ok(match api.delete(path, object).await {
         // Somebody else has just freed it, or has been given the IP.
         Ok(()) | Err(Refused::Changed) => None,
+        Err(Refused::Lost(_)) if matches!(api.get(path).await, Ok(None)) => None,
         Err(error) => Some(format!(
             "its overlapping reservation is still there ({error}): `ipwatch cluster scan` says how it is deleted"
         )),
     })
+}
+
+/// Whether the pool is known not to have the allocation.
+async fn is_freed(api: &mut ApiServer, seen: &Seen) -> bool {
+    matches!(allocated(api, seen).await, Ok(now) if now.as_ref() != Some(&seen.allocation))
+}
+
+/// What the pool allocates at this offset now.
+async fn allocated(api: &mut ApiServer, seen: &Seen) -> Result<Option<Value>, String> {
+    let object = api.get(&seen.pool).await?.unwrap_or_default();
+    Ok(object.pointer(&format!("/spec/allocations/{}", seen.offset)).cloned())
 }
 
 /// Brings it back, unless somebody has been given the IP since.
@@ -178,12 +195,20 @@ pub(super) async fn restore(api: &mut ApiServer, seen: &Seen) -> Result<(), Stri
     patch.push(json!({ "op": "add", "path": at, "value": seen.allocation }));
     let made = match &seen.overlapping {
         Some((path, object)) => {
-            create_again(api, path, object).await.map_err(|error| error.to_string())?;
+            create_again(api, path, object).await?;
             Some(path)
         }
         None => None,
     };
     let Err(error) = api.patch(&seen.pool, &Value::Array(patch)).await else { return Ok(()) };
+    if matches!(error, Refused::Lost(_)) {
+        match allocated(api, seen).await {
+            Ok(Some(now)) if now == seen.allocation => return Ok(()),
+            Ok(_) => {}
+            // Its overlapping reservation stays: without it, an allocation that is back could be given out twice.
+            Err(why) => return Err(format!("{error}, and its pool cannot be read ({why})")),
+        }
+    }
     if let Some(path) = made
         && let Some(object) = api.get(path).await?
     {
@@ -194,14 +219,22 @@ pub(super) async fn restore(api: &mut ApiServer, seen: &Seen) -> Result<(), Stri
     Err(error.to_string())
 }
 
-async fn create_again(api: &mut ApiServer, path: &str, object: &Value) -> Result<(), Refused> {
-    let Some((all, name)) = path.rsplit_once('/') else { return Err(Refused::Changed) };
+/// Makes an overlapping reservation again.
+async fn create_again(api: &mut ApiServer, path: &str, before: &Value) -> Result<(), String> {
+    let Some((all, name)) = path.rsplit_once('/') else { return Err("it has no path".to_owned()) };
     let object = json!({
-        "apiVersion": object["apiVersion"], "kind": object["kind"],
-        "metadata": { "name": name, "labels": object["metadata"]["labels"] },
-        "spec": object["spec"],
+        "apiVersion": before["apiVersion"], "kind": before["kind"],
+        "metadata": { "name": name, "labels": before["metadata"]["labels"] },
+        "spec": before["spec"],
     });
-    api.create(all, &object).await
+    match api.create(all, &object).await {
+        Ok(()) => Ok(()),
+        Err(lost @ Refused::Lost(_)) => match api.get(path).await? {
+            Some(now) if now["spec"] == before["spec"] => Ok(()),
+            _ => Err(lost.to_string()),
+        },
+        Err(why) => Err(why.to_string()),
+    }
 }
 
 #[cfg(test)]

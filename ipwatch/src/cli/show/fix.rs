@@ -13,7 +13,7 @@ pub(super) fn table(fix: &Fix, view: View) -> String {
         let style = match item.state {
             FixState::Planned | FixState::LeftOut => Style::Plain,
             FixState::Skipped => Style::Yellow,
-            FixState::Stranded => Style::Red,
+            FixState::Stranded | FixState::Unknown => Style::Red,
             FixState::Done | FixState::Restored => Style::Green,
         };
         let row = vec![
@@ -47,6 +47,7 @@ fn word(item: &FixItem, undo: bool) -> &'static str {
         FixState::Skipped => "skipped",
         FixState::Restored => "restored",
         FixState::Stranded => "stranded",
+        FixState::Unknown => "unknown",
     }
 }
 
@@ -75,6 +76,7 @@ fn summary(fix: &Fix, ids: &text::ShortIds) -> String {
         (FixState::Restored, "restored"),
         (FixState::Skipped, "skipped"),
         (FixState::Stranded, "not put back"),
+        (FixState::Unknown, "done or not, which is not known"),
         (FixState::LeftOut, "left out"),
     ] {
         if number(state) > 0 {
@@ -97,7 +99,8 @@ fn summary(fix: &Fix, ids: &text::ShortIds) -> String {
                 FixTarget::FreeReservation { .. } | FixTarget::FreeAllocation { .. }
             )
         };
-        if fix.items.iter().any(|item| item.state == FixState::Done && is_kept(item)) {
+        let is_done = |item: &FixItem| matches!(item.state, FixState::Done | FixState::Unknown);
+        if fix.items.iter().any(|item| is_done(item) && is_kept(item)) {
             let id = ids.get(&first.finding);
             out.push_str(&format!(
                 "Undo: ipwatch fix {} --undo restores what has not been given out since\n",
