@@ -35,8 +35,8 @@ use crate::sources::kubernetes::Credentials;
 
 /// Name of the sink, for metrics and `doctor`.
 pub const NAME: &str = "kubernetes_node_conditions";
-/// Maximum number of firing findings that are kept.
-const MOST: usize = 512;
+/// Maximum number of firing findings that are kept of one condition.
+const MOST: usize = 256;
 /// Time limit of the shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 /// Longest name of a node.
@@ -241,8 +241,9 @@ impl Inner {
             return self.firing.remove(&finding.id).is_some();
         };
         self.kept[note.kind() as usize].was_seen = true;
-        // Beyond this number the conditions are true all the same.
-        if self.firing.len() >= MOST && !self.firing.contains_key(&finding.id) {
+        // Beyond this number the condition is true all the same.
+        let same = || self.firing.values().filter(|known| known.kind() == note.kind()).count();
+        if !self.firing.contains_key(&finding.id) && same() >= MOST {
             return false;
         }
         let before = self.firing.insert(finding.id.clone(), note.clone());

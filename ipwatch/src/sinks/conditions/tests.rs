@@ -266,3 +266,19 @@ async fn a_name_that_leads_elsewhere_is_none() {
         assert!(Conditions::start(door, name.to_owned()).is_err(), "{name:?}");
     }
 }
+
+/// Many pods die at once, and then a range has no IP left.
+#[tokio::test]
+async fn many_findings_of_one_condition_hide_no_other() {
+    let mut inner = Inner::new(Pace::default());
+    for n in 0..2 * MOST {
+        inner.publish(&updated(&format!("held{n:012}")).finding);
+    }
+    let mut exhausted = updated(ID).finding;
+    exhausted.code = Code::IpamRangeExhausting;
+    exhausted.severity = crate::finding::Severity::Critical;
+    assert!(inner.publish(&exhausted));
+    inner.judge(|_| Sight::default());
+    let state = inner.wanted(Kind::Exhausted, Instant::now()).expect("it can be judged");
+    assert_eq!(state.value, Value::True);
+}
