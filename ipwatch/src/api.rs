@@ -6,15 +6,17 @@
 pub mod client;
 #[cfg(test)]
 pub(crate) mod fake;
+mod questions;
 pub mod route;
 pub mod server;
 
 use std::net::IpAddr;
 
 use serde::Serialize;
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::broadcast;
 
-use crate::contract::{Document, HeldQuestion, Neighbour, Tenure};
+pub use self::questions::{Asking, Questions, Request, questions};
+use crate::contract::{HeldQuestion, Neighbour, Tenure};
 pub use crate::contract::{Past, Prefix, Selector};
 use crate::finding::{Change, Code};
 
@@ -93,15 +95,6 @@ pub enum AskError {
     /// The daemon is shutting down, or has not finished its first snapshot. (HTTP 503, exit code 2.)
     #[error("{0}")]
     Unavailable(String),
-}
-
-/// A question and the channel for its answer.
-#[derive(Debug)]
-pub struct Request {
-    pub ask: Ask,
-    /// The user id of the client.
-    pub uid: u32,
-    pub reply: oneshot::Sender<Result<Document, AskError>>,
 }
 
 /// Broadcasts events to followers. There are two streams, so that a follower of the first loses no event to a burst

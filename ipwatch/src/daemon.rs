@@ -56,8 +56,8 @@ pub use self::reload::Reread;
 use self::scraped::Scrape;
 use self::service::Service;
 use self::start::{NO_NETWORK, Sight, Started};
-use crate::api::Streams;
 use crate::api::server::{Options, Server};
+use crate::api::{Asking, Streams};
 use crate::bounded;
 use crate::clock;
 use crate::config::{Config, DEFAULT_SOCKET};
@@ -238,7 +238,7 @@ fn core(
     events: &Streams,
     otlp: Option<sinks::otlp::Settings>,
     (scrapes, network): (mpsc::Receiver<metrics::Question>, &Network),
-) -> anyhow::Result<(Core, mpsc::Sender<crate::api::Request>)> {
+) -> anyhow::Result<(Core, Asking)> {
     let node = sinks::Node {
         name: started.boot.node.clone(),
         host_id: host_id::host_id(),

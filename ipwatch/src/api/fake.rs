@@ -1,10 +1,8 @@
 //! A daemon for tests: the real server on a temporary socket, with a function as its core.
 
-use tokio::sync::mpsc;
-
 use super::client::Client;
 use super::server::{Options, Server};
-use super::{Ask, AskError, Request, Streams};
+use super::{Ask, AskError, Request, Streams, questions};
 use crate::contract::Document;
 
 /// Stops with the runtime in which it was started.
@@ -20,7 +18,7 @@ pub(crate) fn daemon(answer: impl Fn(&Ask) -> Result<Document, AskError> + Send 
     let path = dir.path().join("ipwatch.sock");
     let options = Options { group: "ipwatch-no-such-group".into(), ..Options::default() };
     let server = Server::bind(&path, options).unwrap();
-    let (sender, mut requests) = mpsc::channel::<Request>(4);
+    let (sender, mut requests) = questions(4);
     let events = Streams::new(16);
     tokio::spawn(server.run(sender, events.clone(), std::future::pending()));
     tokio::spawn(async move {

@@ -1,7 +1,7 @@
 //! The API server: HTTP/1.1 on a Unix socket. It parses requests, asks the core and writes the answers.
 //!
 //! Everything that a client can do is bounded: the number of connections, the time to send a request, the time that
-//! an answer stays unread. A client never makes the core wait: questions go through one bounded channel, events
+//! an answer stays unread. A client never makes the core wait: questions go through two bounded channels, events
 //! through a broadcast that drops the oldest for slow followers.
 
 mod answer;
@@ -16,11 +16,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use self::answer::{Answerer, Problem, Visit};
-use super::{Request, Streams};
+use super::{Asking, Streams};
 use crate::http::accept::accept;
 use crate::http::bind::{Bound, GROUP};
 use crate::http::peer::{Access, Peer};
@@ -32,7 +32,7 @@ pub use crate::http::bind::BindError;
 /// How long running connections may continue after a shutdown began.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// Maximum number of documents that are built at the same time, and of large ones that are being read.
+/// Maximum number of documents that are built at the same time, urgent ones aside, and of large ones that are being read.
 const DOCUMENTS: usize = 4;
 
 /// Limits for clients.
@@ -92,7 +92,7 @@ impl Server {
     /// The socket cannot be used with tokio.
     pub async fn run(
         self,
-        requests: mpsc::Sender<Request>,
+        requests: Asking,
         events: Streams,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {

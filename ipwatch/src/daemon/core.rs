@@ -15,7 +15,7 @@ use super::own::{Own, lessened};
 use super::scraped::Scrape;
 use super::span_links::{self, SpanLinks};
 use super::start::Eyes;
-use crate::api::{Event, Request, Streams};
+use crate::api::{Asking, Event, Questions, Request, Streams, questions};
 use crate::clock;
 use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::engine::{Effects, Engine, TenureChange};
@@ -54,7 +54,7 @@ pub(super) struct Core {
     span_links: SpanLinks,
     own: Own,
     facts: mpsc::Receiver<Vec<Fact>>,
-    requests: mpsc::Receiver<Request>,
+    requests: Questions,
     scrapes: mpsc::Receiver<Question>,
     /// Requests that return after what they need was read afresh.
     returned: mpsc::Receiver<Request>,
@@ -98,8 +98,8 @@ pub(super) enum Asked {
 }
 
 impl Core {
-    /// A core, and the sender for its requests.
-    pub(super) fn new(parts: Parts) -> (Self, mpsc::Sender<Request>) {
+    /// A core, and the way to ask it.
+    pub(super) fn new(parts: Parts) -> (Self, Asking) {
         let Parts {
             engine,
             file,
@@ -114,7 +114,7 @@ impl Core {
             scrape,
             scrapes,
         } = parts;
-        let (asking, requests) = mpsc::channel(64);
+        let (asking, requests) = questions(64);
         let (again, returned) = mpsc::channel(64);
         let mut core = Self {
             engine,
@@ -147,6 +147,9 @@ impl Core {
 
     /// Waits for an event, and handles it unless it is a question. Cancel-safe.
     pub(super) async fn wait(&mut self) -> Asked {
+        if let Some(request) = self.requests.urgent() {
+            return Asked::Question(request);
+        }
         let pause = self.pause();
         tokio::select! {
             Some(batch) = self.facts.recv() => {

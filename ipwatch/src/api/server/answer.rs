@@ -11,11 +11,11 @@ use hyper::body::{Bytes, Frame};
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use serde::Serialize;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::api::route::{self, BadTarget, ROUTES, Route};
-use crate::api::{Ask, AskError, Event, Request, Selector, Stream, Streams};
+use crate::api::{Ask, AskError, Asking, Event, Request, Selector, Stream, Streams};
 use crate::contract::{Body, Document, SCHEMA};
 use crate::fact::SourceStatus;
 use crate::http::seats::{NoSeat, Seat, Seats};
@@ -24,7 +24,7 @@ use crate::http::{Answer, response, whole};
 /// What every connection needs to answer.
 #[derive(Clone)]
 pub(super) struct Answerer {
-    pub(super) requests: mpsc::Sender<Request>,
+    pub(super) requests: Asking,
     pub(super) events: Streams,
     /// Becomes true when the server shuts down.
     pub(super) closed: watch::Receiver<bool>,
@@ -93,7 +93,12 @@ impl Answerer {
 
     /// Answers with a document of any size.
     async fn document(&self, visit: &Visit, ask: Ask) -> Result<Answer, Problem> {
-        let turn = Arc::clone(&self.documents).acquire_owned();
+        let turn = async {
+            match ask.is_urgent(visit.uid) {
+                true => None,
+                false => Some(Arc::clone(&self.documents).acquire_owned().await),
+            }
+        };
         let _turn = timeout(self.answer_timeout, turn).await.map_err(|_| Problem::busy())?;
         let bytes = json(self.ask(visit.uid, ask).await?).await?;
         if bytes.len() > LARGE {

@@ -8,13 +8,13 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::api::client::{Client, ClientError};
-use crate::api::{Ask, AskError, Event, Selector, Stream};
-use crate::contract::{self, Body, Document, SCHEMA, Tenure};
+use crate::api::{Ask, AskError, Event, Questions, Request, Selector, Stream, questions};
+use crate::contract::{self, Body, Document, HeldQuestion, SCHEMA, Tenure};
 
 /// A server with a fake core, in a temporary directory.
 struct Rig {
     path: PathBuf,
-    requests: mpsc::Receiver<Request>,
+    requests: Questions,
     events: Streams,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<io::Result<()>>,
@@ -26,7 +26,7 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipwatch.sock");
         let server = Server::bind(&path, options).unwrap();
-        let (sender, requests) = mpsc::channel(4);
+        let (sender, requests) = questions(4);
         let events = Streams::new(4);
         let (stop, stopped) = oneshot::channel::<()>();
         let running = server.run(sender, events.clone(), async move {
@@ -111,6 +111,36 @@ async fn a_question_reaches_the_core_and_its_answer_comes_back() {
     let (asked, answered) = tokio::join!(rig.reply(Ok(expected.clone())), client.ask(&ask));
     assert_eq!(asked, ask);
     assert_eq!(answered.unwrap(), expected);
+    rig.stop().await;
+}
+
+/// An ADD waits for 20 ms. Whoever may ask for lists asks for many at the same time.
+#[tokio::test]
+async fn a_pod_that_starts_waits_for_no_list() {
+    let mut rig = Rig::start(options());
+    let lists: Vec<_> = (0..2 * DOCUMENTS)
+        .map(|_| {
+            let client = rig.client();
+            tokio::spawn(async move { client.ask(&Ask::Doctor).await })
+        })
+        .collect();
+    let first = rig.requests.recv().await.unwrap();
+    let client = rig.client();
+    let held = tokio::spawn(async move { client.ask(&Ask::Held(HeldQuestion::default())).await });
+    let next = timeout(Duration::from_secs(20), async {
+        loop {
+            if let Some(request) = rig.requests.urgent() {
+                return request;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let Request { ask, reply, .. } = next.await.expect("it comes although no list is answered");
+    assert_eq!(ask, Ask::Held(HeldQuestion::default()));
+    reply.send(Ok(document(Body::Held(contract::Held::default())))).unwrap();
+    assert!(held.await.unwrap().is_ok());
+    drop(first);
+    lists.iter().for_each(JoinHandle::abort);
     rig.stop().await;
 }
 
