@@ -1,11 +1,14 @@
 //! Turns a request into a response.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderValue, VARY};
 use hyper::{Method, Request, StatusCode};
+use ipwatch_ipam::config::STATE_DIR;
+use ipwatch_ipam::tally;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -75,7 +78,8 @@ impl Answerer {
         let Some(reading) = self.ask(Question::Read).await else { return silent() };
         let refused = self.refused.load(Ordering::Relaxed);
         let written = tokio::task::spawn_blocking(move || {
-            text::write(Scrape { reading, process: Process::own(), refused }, format)
+            let plugin = tally::all(Path::new(STATE_DIR)).unwrap_or_default();
+            text::write(Scrape { reading, process: Process::own(), refused, plugin }, format)
         });
         // If the client gives up before the job has begun, the job is cancelled.
         let late = written.abort_handle();

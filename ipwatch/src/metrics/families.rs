@@ -91,6 +91,10 @@ const NOT_TAKEN: Family = counter(
     "ipwatch_refused_total",
     "Invalid names that a source reported, and runs of CNI plugins that are not trusted",
 );
+const PLUGIN: Family = counter(
+    "ipwatch_ipam_plugin_total",
+    "What ipwatch-ipam did and could not do, since it was installed",
+);
 const PUBLISHED: Family = counter(
     "ipwatch_telemetry_published_total",
     "Changes of findings that were handed to the sinks",
@@ -138,6 +142,8 @@ pub(super) struct Scrape {
     pub(super) process: Process,
     /// Clients that found no free connection.
     pub(super) refused: u64,
+    /// What `ipwatch-ipam` has counted, by event; empty if it has not been used.
+    pub(super) plugin: Vec<(String, u64)>,
 }
 
 impl Fill for Scrape {
@@ -154,6 +160,9 @@ impl Fill for Scrape {
             .map(|(name, count): (&str, u64)| (vec![("metric", name.to_owned())], count));
         page.family(&OMITTED, omitted)?;
         page.single(&REFUSED, self.refused)?;
+        let plugin =
+            self.plugin.iter().map(|(event, count)| (vec![("event", event.clone())], *count));
+        page.family(&PLUGIN, plugin)?;
         self.own(page)
     }
 }

@@ -116,7 +116,9 @@ fn page(reading: Reading) -> String {
         fds: Some(50),
         max_fds: Some(1024),
     };
-    write(Scrape { reading: Arc::new(reading), process, refused: 9 }, Format::Plain).unwrap()
+    let plugin = vec![("unanswered-timeout".to_owned(), 3)];
+    let scrape = Scrape { reading: Arc::new(reading), process, refused: 9, plugin };
+    write(scrape, Format::Plain).unwrap()
 }
 
 /// Type and labels, by name.
