@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
 use std::net::IpAddr;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::Suite;
+use crate::cni;
 use crate::pod::Containerd;
 use crate::suite::Cgroups;
 
@@ -76,6 +78,24 @@ impl Plugin {
         let mut config = self.config.clone();
         config["ipam"]["timeoutMs"] = ms.into();
         Self { config, ..self.clone() }
+    }
+
+    /// The same with `ipwatch-ipam` and the real host-local in a new directory of plugins: host-local of a containerd is a
+    /// script that can be made slow, which costs more CPU than host-local itself.
+    #[must_use]
+    pub fn with_real_delegate(&self, bin: &Path) -> Self {
+        fs::create_dir_all(bin).expect("make a directory");
+        let own = fs::canonicalize(&self.program).expect("the plugin");
+        symlink(own, bin.join("ipwatch-ipam")).expect("link a plugin");
+        symlink(Path::new(cni::PLUGINS).join("host-local"), bin.join("host-local"))
+            .expect("link a plugin");
+        Self::with(self.config.clone(), bin, &self.store)
+    }
+
+    /// The main plugin of this network instead, with another directory of plugins.
+    #[must_use]
+    pub fn by_main(&self, program: &Path, bin: &Path) -> Self {
+        Self { program: program.to_owned(), bin: bin.to_owned(), ..self.clone() }
     }
 
     /// Directory of host-local's reservations.

@@ -208,6 +208,7 @@ fn on_this_host(
         }
         command.envs(wanted.cycles.map(|number| ("IPWATCH_TEST_CYCLES", number)));
         command.envs(wanted.long.then_some(("IPWATCH_TEST_LONG", "1")));
+        command.envs(wanted.release.then_some(("IPWATCH_TEST_SHIPPED", "1")));
         command.args(wanted.repeat.into_iter().flat_map(|number| ["--repeat", number]));
         command
     };

@@ -77,7 +77,10 @@ fn strangers_delay_and_park_nothing(lab: &Lab) {
         all.iter().for_each(|ip| _ = daemon.await_ip(ip, netns));
     }
     let (bare, with) = (add_takes(&plugin.bare(), 'a'), add_takes(&plugin, 'b'));
-    assert!(with < bare + LEAVING * patience(), "{bare:?} of the delegate alone, {with:?} with it");
+    assert!(
+        with < bare + LEAVING / 2 * patience(),
+        "{bare:?} of the delegate alone, {with:?} with it"
+    );
 
     containerd.hand_out_next(lab.ip(20));
     let pods = next_five(&containerd);
