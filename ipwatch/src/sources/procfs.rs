@@ -19,6 +19,7 @@ mod look;
 mod mounts;
 mod namespaces;
 mod pidns;
+mod propagation;
 mod runtimes;
 mod tasks;
 

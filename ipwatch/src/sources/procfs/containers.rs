@@ -7,6 +7,7 @@ use std::io;
 use super::files::Dir;
 use super::mounts::{self, Mount};
 use super::namespaces::{self, MountNamespace};
+use super::propagation::Propagation;
 use super::{Proc, cgroup, fact};
 use crate::clock;
 use crate::fact::{ContainerMount, Fact, Observation, Process};
@@ -20,7 +21,7 @@ const LONGEST: u64 = 3_000_000_000;
 
 impl Proc {
     /// Finds every mount whose mount point, or whose root within its file system, is in a directory named after one of
-    /// these containers, in every mount namespace that a process is in.
+    /// these containers, in every mount namespace that a process is in; but for copies that go with a mount of the node.
     ///
     /// # Errors
     /// `/proc` cannot be listed.
@@ -30,9 +31,12 @@ impl Proc {
         let mut search =
             Search { wanted: &wanted, found: Vec::new(), told: HashMap::new(), cut: false };
         let mut mount_ids = HashSet::new();
+        let mut propagation = self.propagation(|mount| search.container(mount).is_some());
         let until = clock::now().plus(LONGEST);
         let pass = namespaces::each_mount(&self.root, until, |place, mount| {
+            let is_copy = propagation.is_copy(mount);
             if let Some(id) = search.container(mount)
+                && !is_copy
                 && mount_ids.insert(mount.id)
             {
                 search.tell(id, place, mount);
@@ -54,6 +58,13 @@ impl Proc {
         let complete = pass.complete && !cut && wanted.len() == ids.len();
         facts.push(fact(Observation::ContainerMountsSearched { ids: ids.to_vec(), complete }));
         Ok(facts)
+    }
+
+    /// How the node's wanted mounts propagate. If they cannot be read, nothing counts as a copy.
+    pub(super) fn propagation(&self, wanted: impl Fn(&Mount<'_>) -> bool) -> Propagation {
+        let of =
+            |process: &str| Propagation::of(&self.root.join(process).join("mountinfo"), &wanted);
+        of("1").or_else(|_| of("self")).unwrap_or_default()
     }
 
     /// The mount namespace of the first process, where runtimes mount; the daemon's own if the first process's cannot

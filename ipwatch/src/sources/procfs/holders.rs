@@ -191,7 +191,8 @@ impl Proc {
         Ok((facts, whole))
     }
 
-    /// Passes every mount of a wanted netns to `found`. Returns false if a mount namespace could not be read.
+    /// Passes every mount of a wanted netns to `found`, but for copies that go with a mount of the node. Returns false if a
+    /// mount namespace could not be read.
     fn each_mount(
         &self,
         wanted: impl Fn(u32) -> bool,
@@ -204,10 +205,13 @@ impl Proc {
         let first = own.map(|own| self.first_of_ours(&root, own));
         // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
         let mut ids = HashSet::new();
+        let mut propagation =
+            self.propagation(|mount| mount.netns().is_some_and(|inode| wanted(inode)));
         let pass = namespaces::each_mount(&self.root, until, |place, mount| {
+            let is_copy = propagation.is_copy(mount);
             let Some(inode) = mount.netns().filter(|inode| wanted(*inode)) else { return };
-            if ids.insert(mount.id) {
-                let foreign = own != Some(place.mount_ns);
+            let foreign = own != Some(place.mount_ns);
+            if !(is_copy && foreign) && ids.insert(mount.id) {
                 let place = match first.filter(|_| !foreign) {
                     Some(pid) => MountNamespace { pid, ..place },
                     None => place,

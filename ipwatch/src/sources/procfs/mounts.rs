@@ -25,12 +25,18 @@ const LONGEST: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mount<'a> {
     pub(super) id: u64,
+    /// Id of the mount that it lies on.
+    pub(super) parent: u64,
     device: &'a [u8],
     pub(super) root: &'a [u8],
     pub(super) point: &'a [u8],
     pub(super) fs_type: &'a [u8],
     pub(super) source: &'a [u8],
     options: &'a [u8],
+    /// The peer group that it is in.
+    pub(super) shared: Option<u64>,
+    /// The peer group whose slave it is.
+    pub(super) master: Option<u64>,
 }
 
 impl<'a> Mount<'a> {
@@ -38,15 +44,22 @@ impl<'a> Mount<'a> {
     /// kernel escapes them (`show_mountinfo`, fs/proc_namespace.c).
     pub(super) fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        let device = fields.nth(1)?;
+        let id = number(fields.next()?)?;
+        let parent = number(fields.next()?)?;
+        let device = fields.next()?;
         let root = fields.next()?;
         let point = fields.next()?;
-        let mut rest = fields.skip(1).skip_while(|&field| field != b"-").skip(1);
+        let mut rest = fields.skip(1);
+        let (mut shared, mut master) = (None, None);
+        for tag in rest.by_ref().take_while(|&field| field != b"-") {
+            let of = |name: &[u8]| tag.strip_prefix(name).and_then(number);
+            shared = shared.or_else(|| of(b"shared:"));
+            master = master.or_else(|| of(b"master:"));
+        }
         let fs_type = rest.next()?;
         let source = rest.next().unwrap_or_default();
         let options = rest.next().unwrap_or_default();
-        Some(Self { id, device, root, point, fs_type, source, options })
+        Some(Self { id, parent, device, root, point, fs_type, source, options, shared, master })
     }
 
     /// The inode of the netns that is mounted, if it is one.
@@ -79,6 +92,10 @@ impl<'a> Mount<'a> {
         let value = options.find_map(|option| option.strip_prefix(name))?;
         std::str::from_utf8(value).ok()?.parse().ok()
     }
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
 }
 
 /// A field of mountinfo as text for people: unescaped, lossily decoded.

@@ -157,6 +157,52 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
 }
 
 #[test]
+fn a_copy_that_goes_with_the_nodes_mount_is_no_holder() {
+    if !root() {
+        return;
+    }
+    let netns = Netns::new();
+    let dir = tempfile::tempdir().unwrap();
+    let held = dir.path().join("held");
+    let on = |program: &str, args: &[&str]| run(Command::new(program).args(args).arg(&held));
+    let shell = |script: &str| run(Command::new("sh").args(["-ec", script]).arg(dir.path()));
+    shell("mount -t tmpfs none \"$0\" && mount --make-shared \"$0\" && touch \"$0/held\"");
+    on("mount", &["--bind", &format!("/proc/{}/ns/net", netns.pid())]);
+    // As with PrivateTmp=, and as with an agent's copy of `/` that is private.
+    let apart = ["slave", "private"].map(|propagation| {
+        let mut sleeper = Command::new("unshare");
+        sleeper.args(["-m", "--propagation", propagation, "sh", "-c", "echo && exec sleep 60"]);
+        let mut sleeper = sleeper.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let said = sleeper.stdout.take().unwrap();
+        io::BufRead::read_line(&mut io::BufReader::new(said), &mut line).unwrap();
+        sleeper
+    });
+    let wanted = NetnsRef::inode(netns.inode());
+    let pids = || {
+        let (found, complete) =
+            held_by(&Proc::new().search(&[wanted], Search::mounts()).unwrap(), wanted);
+        assert!(complete);
+        let pid = |holder: &Holder| match holder {
+            Holder::Mount { pid, foreign, .. } => foreign.then_some(*pid),
+            _ => panic!("{holder:?}"),
+        };
+        (found.len(), found.iter().filter_map(pid).collect::<Vec<u32>>())
+    };
+    let [slave, private] = [apart[0].id(), apart[1].id()];
+    let both = pids();
+    on("umount", &[]);
+    let left = pids();
+    shell("umount \"$0\"");
+    for mut sleeper in apart {
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+    assert_eq!(both, (2, vec![private]), "the node's own, and not that of {slave}");
+    assert_eq!(left, (1, vec![private]));
+}
+
+#[test]
 fn a_process_that_hides_its_namespaces_still_shows_its_mounts() {
     let tree = Tree::new();
     let mount = "7 2 0:4 net:[4026532177] /run/netns/x rw - nsfs nsfs rw\n";
