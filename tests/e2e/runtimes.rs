@@ -6,6 +6,8 @@
 //! The newest suite is tested in every run, the older ones with `--long`.
 
 pub(crate) mod containerd;
+pub(crate) mod dockerd;
+pub(crate) mod podman;
 
 use std::time::Duration;
 
@@ -31,7 +33,7 @@ macro_rules! on_each_suite {
         pub(crate) mod sid {
             use super::{Lab, Suite};
 
-            support::tests! { $($scenario needs [$($need,)* Sid] @ Alone),* }
+            support::tests! { $($scenario needs [$($need,)* Sid]),* }
 
             $(fn $scenario(lab: &Lab) {
                 super::$scenario(lab, Suite::Sid);
@@ -41,7 +43,7 @@ macro_rules! on_each_suite {
         pub(crate) mod trixie {
             use super::{Lab, Suite};
 
-            support::tests! { $($scenario needs [$($need,)* Bookworm, Trixie] @ Alone Long),* }
+            support::tests! { $($scenario needs [$($need,)* Bookworm, Trixie] @ Long),* }
 
             $(fn $scenario(lab: &Lab) {
                 super::$scenario(lab, Suite::Trixie);
@@ -51,7 +53,7 @@ macro_rules! on_each_suite {
         pub(crate) mod bookworm {
             use super::{Lab, Suite};
 
-            support::tests! { $($scenario needs [$($need,)* Bookworm] @ Alone Long),* }
+            support::tests! { $($scenario needs [$($need,)* Bookworm] @ Long),* }
 
             $(fn $scenario(lab: &Lab) {
                 super::$scenario(lab, Suite::Bookworm);

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::poll::{eventually, until};
-use crate::{Lab, cgroup, need, netns, pod, proc, sys};
+use crate::suite::{self, Cgroups};
+use crate::{Lab, Suite, cgroup, need, netns, pod, proc, sys};
 
 const IMAGE: &str = "ipwatch.test/busybox:1";
 /// State of dockerd's containerd.
@@ -37,6 +38,8 @@ pub struct Dockerd<'a> {
     dir: PathBuf,
     child: Child,
     networks: Networks,
+    /// Whose program it is, if not the installed one's.
+    suite: Option<Suite>,
 }
 
 /// The networks of a dockerd, for one that runs in a netns of its own.
@@ -75,15 +78,28 @@ impl<'a> Dockerd<'a> {
     /// Starts dockerd and imports the image.
     #[must_use]
     pub fn start(lab: &'a Lab) -> Self {
-        Self::start_with(lab, Networks::default())
+        Self::launch(lab, Networks::default(), None)
     }
 
     /// Like `start`, with these networks. Must be called in the netns of its bridges.
     #[must_use]
     pub fn start_with(lab: &'a Lab, networks: Networks) -> Self {
+        Self::launch(lab, networks, None)
+    }
+
+    /// Like `start`, with the dockerd of a suite: its containers run on while it does not (`--live-restore`).
+    #[must_use]
+    pub fn start_of(lab: &'a Lab, suite: Option<Suite>) -> Self {
+        Self::launch(lab, Networks::default(), suite)
+    }
+
+    fn launch(lab: &'a Lab, networks: Networks, suite: Option<Suite>) -> Self {
+        if suite.is_some() {
+            suite::share(lab);
+        }
         let dir = lab.subdir("docker");
-        let child = spawn(&dir, &networks);
-        let dockerd = Self { lab, dir, child, networks };
+        let child = spawn(&dir, &networks, suite);
+        let dockerd = Self { lab, dir, child, networks, suite };
         dockerd.await_ready();
         dockerd.import_image();
         dockerd
@@ -209,8 +225,13 @@ impl<'a> Dockerd<'a> {
     /// Runs a container in such a network, with an IP that docker chooses.
     #[must_use]
     pub fn run_in(&self, name: &str, network: &str, command: &[&str]) -> Container {
+        self.run_on(name, network, self.lab.dir(), command)
+    }
+
+    /// Like `run_in`, for a container that sees `dir` as `/host`.
+    #[must_use]
+    pub fn run_on(&self, name: &str, network: &str, dir: &Path, command: &[&str]) -> Container {
         let parent = format!("/{}/docker", group(self.lab.tag()));
-        let dir = self.lab.dir();
         let container = self.container(name, &parent, network, dir, command, Value::Null);
         let inspected = self.inspect(&container.id).expect("what docker says of it");
         let ip = &inspected["NetworkSettings"]["Networks"][network]["IPAddress"];
@@ -333,8 +354,35 @@ impl<'a> Dockerd<'a> {
         for left in ["pid", "exec/containerd/containerd.pid"] {
             let _ = fs::remove_file(self.dir.join(left));
         }
-        self.child = spawn(&self.dir, &self.networks);
+        self.child = spawn(&self.dir, &self.networks, self.suite);
         self.await_ready();
+    }
+
+    /// Replaces it by the dockerd of a suite, which may be the same one, as an upgrade or a restart of the package does:
+    /// SIGTERM to the old one, its containers run on.
+    pub fn replace(&mut self, by: Suite) {
+        sys::kill(self.child.id(), libc::SIGTERM).expect("stop dockerd");
+        self.child.wait().expect("wait for dockerd");
+        self.suite = Some(by);
+        self.restart();
+    }
+
+    /// Removes all that dockerd and its network library know about a container, while they do not run. Its netns, that
+    /// netns' mount and its devices stay.
+    pub fn forget(&self, container: &Container) {
+        let data = self.data_root();
+        fs::remove_dir_all(data.join("containers").join(&container.id)).expect("remove a file");
+        fs::remove_file(data.join("network/files/local-kv.db")).expect("remove a file");
+    }
+
+    /// The mount of a container's netns.
+    #[must_use]
+    pub fn netns_path(&self, container: &Container) -> PathBuf {
+        let inspected = self.inspect(&container.id).expect("what docker says of it");
+        let path = inspected["NetworkSettings"]["SandboxKey"].as_str().expect("a path");
+        // dockerd names the default directory, where its own differs.
+        let name = path.rsplit('/').next().expect("a name");
+        self.dir.join("exec/netns").join(name)
     }
 
     fn await_ready(&self) {
@@ -415,21 +463,25 @@ fn merge(wanted: &mut Value, more: &Value) {
     }
 }
 
-fn spawn(dir: &Path, networks: &Networks) -> Child {
+fn spawn(dir: &Path, networks: &Networks, suite: Option<Suite>) -> Child {
     let log = dir.join("log");
     let log = fs::File::options().create(true).append(true).open(log).expect("open the log");
     let path = |name: &str| dir.join(name).display().to_string();
     // Not the machine's own configuration.
     fs::write(dir.join("none.json"), "{}").expect("write a configuration");
-    let mut command = Command::new(program().expect("dockerd"));
+    let mut dockerd = match suite {
+        Some(suite) => suite.command("dockerd", Cgroups::Host),
+        None => Command::new(program().expect("dockerd")),
+    };
+    dockerd.args(suite.map(|_| "--live-restore"));
     match &networks.bridge {
-        Some(bridge) => command.args(["--bip", bridge]),
-        None => command.arg("--bridge=none"),
+        Some(bridge) => dockerd.args(["--bip", bridge]),
+        None => dockerd.arg("--bridge=none"),
     };
     if let Some((base, size)) = &networks.pool {
-        command.arg(format!("--default-address-pool=base={base},size={size}"));
+        dockerd.arg(format!("--default-address-pool=base={base},size={size}"));
     }
-    command
+    dockerd
         .args(["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"])
         // `vfs` works on any file system.
         .arg("--storage-driver=vfs")

@@ -109,6 +109,7 @@ mod opcode {
     pub(super) const GETATTR: u32 = 3;
     pub(super) const OPEN: u32 = 14;
     pub(super) const READ: u32 = 15;
+    pub(super) const STATFS: u32 = 17;
     pub(super) const RELEASE: u32 = 18;
     pub(super) const FSYNC: u32 = 20;
     pub(super) const FLUSH: u32 = 25;
@@ -159,7 +160,10 @@ pub(crate) fn serve(args: &[String]) {
 
 fn mount(device: &File, at: &Path) {
     use std::os::fd::AsRawFd;
-    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_fd().as_raw_fd());
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other",
+        device.as_fd().as_raw_fd()
+    );
     let options = std::ffi::CString::new(options).expect("no NUL");
     rustix::mount::mount(
         "ipwatch-test",
@@ -194,6 +198,8 @@ fn answer(device: &mut File, request: &[u8], silent: bool) {
         opcode::LOOKUP => Err(libc::ENOENT),
         opcode::GETATTR => Ok(attributes(node)),
         opcode::OPEN => Ok(opened(FOPEN_DIRECT_IO)),
+        // podman and runc ask this of a volume: `struct fuse_statfs_out`, with nothing in it.
+        opcode::STATFS => Ok(vec![0; 80]),
         opcode::OPENDIR => Ok(opened(0)),
         opcode::RELEASE | opcode::RELEASEDIR => Ok(Vec::new()),
         _ => Err(libc::ENOSYS),

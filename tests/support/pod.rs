@@ -150,6 +150,9 @@ impl Programs {
     }
 }
 
+/// The first id of the user namespace of a pod that has one.
+const FIRST_ID: u32 = 800_000_000;
+
 /// See [`Setup::node`].
 pub const MACVLAN: &str = "macvlan";
 
@@ -164,6 +167,7 @@ pub struct Wanted<'a> {
     handler: String,
     secret: Option<&'a str>,
     net_admin: bool,
+    user_namespace: bool,
 }
 
 impl<'a> Containerd<'a> {
@@ -255,6 +259,7 @@ impl<'a> Containerd<'a> {
             handler: self.slot.map(shared::handler).unwrap_or_default(),
             secret: None,
             net_admin: false,
+            user_namespace: false,
         }
     }
 
@@ -410,6 +415,13 @@ impl<'a> Wanted<'a> {
         self
     }
 
+    /// In a user namespace of its own, to which its netns belongs.
+    #[must_use]
+    pub fn user_namespace(mut self) -> Self {
+        self.user_namespace = true;
+        self
+    }
+
     /// Creates the sandbox.
     #[must_use]
     pub fn sandbox(self) -> PodSandbox {
@@ -461,6 +473,7 @@ impl<'a> Wanted<'a> {
         ];
         keys.extend(self.host_network.then(|| "host-network=yes".to_owned()));
         keys.extend(self.secret.map(|secret| format!("secret={secret}")));
+        keys.extend(self.user_namespace.then(|| format!("ids={FIRST_ID}")));
         keys.extend(self.net_admin.then(|| "net-admin=yes".to_owned()));
         keys
     }

@@ -1,11 +1,15 @@
 //! A real podman with its networks in the lab. The directory of its reservations cannot be configured, so it runs in
-//! a mount namespace where that is a directory of the lab.
+//! a mount namespace where that is a directory of the lab. [`suite`] has those of other Debian suites.
+
+mod suite;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::{Lab, need};
+
+pub use suite::{Container, SuitesPodman};
 
 /// Why its containers cannot be run here.
 #[must_use]
@@ -117,7 +121,8 @@ impl Podman {
         std::fs::write(dir.join("containers.conf"), configuration(backend)).expect("write a file");
         std::fs::copy("/bin/busybox", dir.join("rootfs/bin/busybox")).expect("copy busybox");
         let mut child = Command::new("unshare")
-            .args(["-m", "sh", "-c", SHELL])
+            // What others unmount must not stay mounted there.
+            .args(["-m", "--propagation", "slave", "sh", "-c", SHELL])
             .env("LAB", &dir)
             .envs([("PREPARE", backend.prepare()), ("AS", backend.as_user())])
             .current_dir(&dir)

@@ -34,15 +34,24 @@ pub enum Cgroups {
     V2,
 }
 
-/// Only mounts below `/run` and the lab's reach the host, as those of a runtime on a node do. The root's `/usr` comes
-/// last: it has no `mount`.
+/// Only the names of netns and mounts in the lab reach the host, as those of a runtime on a node do. The root's `/usr`
+/// comes last: it has no `mount`.
 const ENTER: &str = r#"
-mount --make-private /
+for dir in / /usr /run /dev; do
+    ! mountpoint -q $dir || mount --make-private $dir
+done
 mount --make-rprivate /sys/fs/cgroup
 case $1 in
 V1) ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified ;;
 V2) mount -t cgroup2 none /sys/fs/cgroup ;;
 esac
+shift
+while [ "$1" != -- ]; do
+    [ -e "$2" ] || [ -d "$1" ] || : > "$2"
+    [ -e "$2" ] || mkdir -p "$2"
+    mount --bind "$1" "$2"
+    shift 2
+done
 shift
 mount --bind "$0/usr" /usr
 exec "$@"
@@ -74,9 +83,23 @@ impl Suite {
     /// A command that runs a program of it.
     #[must_use]
     pub fn command(self, program: impl AsRef<OsStr>, cgroups: Cgroups) -> Command {
+        self.command_with(program, cgroups, &[])
+    }
+
+    /// Like `command`, with these files and directories, each in the place of another.
+    pub(crate) fn command_with(
+        self,
+        program: impl AsRef<OsStr>,
+        cgroups: Cgroups,
+        instead: &[(PathBuf, &str)],
+    ) -> Command {
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "unchanged", "sh", "-euc", ENTER]);
-        command.arg(self.root()).arg(format!("{cgroups:?}")).arg(program);
+        command.arg(self.root()).arg(format!("{cgroups:?}"));
+        for (path, of) in instead {
+            command.arg(path).arg(of);
+        }
+        command.arg("--").arg(program);
         command
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Wanted<'a> {
     dir: Option<&'a str>,
     secret: Option<&'a str>,
     net_admin: bool,
+    /// The first of the 65,536 ids of the pod's user namespace, if it has one of its own.
+    ids: Option<u32>,
     command: &'a [&'a str],
 }
 
@@ -43,6 +45,7 @@ impl<'a> Wanted<'a> {
                 "dir" => wanted.dir = Some(value),
                 "secret" => wanted.secret = Some(value),
                 "net-admin" => wanted.net_admin = true,
+                "ids" => wanted.ids = Some(value.parse().context("ids")?),
                 _ => bail!("{key}: no such key"),
             }
         }
@@ -99,7 +102,10 @@ impl<'a> Wanted<'a> {
     }
 
     fn namespaces(&self) -> cri::NamespaceOption {
-        cri::NamespaceOption { network: if self.host_network { 2 } else { 0 }, pid: 1 }
+        let ids = |host_id| vec![cri::IdMapping { host_id, container_id: 0, length: 65_536 }];
+        let user = |first| cri::UserNamespace { mode: 0, uids: ids(first), gids: ids(first) };
+        let network = if self.host_network { 2 } else { 0 };
+        cri::NamespaceOption { network, pid: 1, user: self.ids.map(user) }
     }
 
     fn secrets(&self) -> HashMap<String, String> {

@@ -130,6 +130,31 @@ message! {
         /// `NamespaceMode`: 1 is each container's own, which kubelet asks for unless the pod shares it.
         #[prost(int32, tag = "2")]
         pid: i32,
+        #[prost(message, optional, tag = "5")]
+        user: Option<UserNamespace>,
+    }
+}
+
+message! {
+    UserNamespace {
+        /// `NamespaceMode`: 0 is the pod's own.
+        #[prost(int32, tag = "1")]
+        mode: i32,
+        #[prost(message, repeated, tag = "2")]
+        uids: Vec<IdMapping>,
+        #[prost(message, repeated, tag = "3")]
+        gids: Vec<IdMapping>,
+    }
+}
+
+message! {
+    IdMapping {
+        #[prost(uint32, tag = "1")]
+        host_id: u32,
+        #[prost(uint32, tag = "2")]
+        container_id: u32,
+        #[prost(uint32, tag = "3")]
+        length: u32,
     }
 }
 

@@ -7,7 +7,7 @@
 //! - `network HANDLER`: succeeds if a network is loaded for this handler of the runtime.
 //! - `sandbox KEY=VALUE…`: creates a sandbox and prints its id. Keys: `namespace`, `name`, `uid`, `attempt`,
 //!   `host-network` (any value), `handler` (of the runtime), `secret` (set in labels and annotations),
-//!   `net-admin` (any value: the container has that capability).
+//!   `net-admin` (any value: the container has that capability), `ids` (the first of the 65,536 ids of a user namespace).
 //! - `container SANDBOX KEY=VALUE… -- COMMAND…`: creates a container in it that runs COMMAND, and prints its id.
 //!   Further keys: `image`, `dir` (the directory of the host that it sees as `/host`), `secret` (set in its
 //!   environment too). The sandbox's keys have to be repeated: the runtime asks for them.

@@ -11,7 +11,7 @@ use support::{Config, Daemon, Lab, Suite};
 
 use super::{CHURN, DEAD, LEAKED, RESERVED, SOON, STUCK, await_state, is_in, on_each_suite, wait};
 use crate::lead;
-use crate::never::Watch;
+use crate::never::{self, Watch};
 
 on_each_suite! {
     pods_come_and_go needs [Fuse],
@@ -19,8 +19,9 @@ on_each_suite! {
 }
 
 support::tests! {
-    an_upgrade_from_trixie_to_sid needs [Trixie, Sid, Fuse] @ Alone Long,
-    under_cgroup_v1_alone needs [Sid, Fuse, FreezerV1] @ Alone Long,
+    an_upgrade_from_trixie_to_sid needs [Trixie, Sid, Fuse] @ Long,
+    pods_in_user_namespaces needs [Sid, Fuse],
+    under_cgroup_v1_alone needs [Sid, Fuse, FreezerV1] @ Long,
 }
 
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
@@ -138,4 +139,33 @@ fn what_is_stuck_or_leaked_is_found(lab: &Lab, suite: Suite) {
     let names = |finding: &Value| lead::evidence(finding) + &finding["subject"].to_string();
     assert!(names(&reserved).contains(&lost.sandbox[..12]), "{reserved:#?}");
     println!("{FIGURE}found: stuck, dead, leaked: {}", suite.version("containerd"));
+}
+
+/// Their netns belongs to their user namespace, as for pods with `hostUsers: false`.
+fn pods_in_user_namespaces(lab: &Lab) {
+    let mut hung = Hung::mount(lab);
+    let containerd =
+        Containerd::start_as(lab, &Setup { suite: Some(Suite::Sid), ..Setup::default() });
+    let daemon = Daemon::start(lab, &config(&containerd));
+    daemon.await_source("containerd");
+    let follower = daemon.follow();
+    for n in 0..4 {
+        let name = format!("batch-{n}");
+        let pod = containerd.pod(&name).user_namespace().run(lab.dir(), &SLEEP);
+        containerd.stop(&pod);
+    }
+    let pod = containerd.pod("db-0").user_namespace().run(hung.dir(), &READ);
+    let map = std::fs::read_to_string(format!("/proc/{}/uid_map", pod.pid)).unwrap();
+    assert_ne!(map.split_whitespace().nth(1), Some("0"), "a user namespace: {map}");
+    are_ready(&daemon, &[PodSandbox::clone(&pod)]);
+    wait();
+    let told = follower.changes_seen();
+    assert!(!told.iter().any(|change| never::is_about(lab, change)), "{told:#?}");
+    pod.hang(&mut hung);
+    let stuck = daemon.await_firing(STUCK, SOON, is_in(pod.netns));
+    assert_eq!(stuck["holders"][0]["pid"], pod.pid, "{stuck:#?}");
+    assert_eq!(stuck["severity"], "warning", "a pod, and not a user's own: {stuck:#?}");
+    assert_eq!(stuck["subject"]["pod"]["name"], "db-0", "{stuck:#?}");
+    hung.release();
+    daemon.await_resolved(&stuck, SOON);
 }
