@@ -9,8 +9,10 @@
 
 #![no_std]
 
+mod budget;
 mod wire;
 
+pub use budget::Budget;
 pub use wire::Wire;
 
 use wire::record;
@@ -74,8 +76,10 @@ pub mod kind {
     pub const FILE_SEEN: u16 = 27;
     /// [`super::Header`] alone: the tables of tasks have new entries.
     pub const ROUSE: u16 = 28;
+    /// [`super::Header`] alone: the table of [`super::Owed`] has new entries.
+    pub const OWED: u16 = 29;
     /// Number of kinds: the length of tables indexed by kind.
-    pub const COUNT: usize = 29;
+    pub const COUNT: usize = 30;
 }
 
 /// Sender of a signal that is not visible in the daemon's pid namespace.
@@ -413,6 +417,28 @@ record! {
         pub code: u32,
         /// `start_boottime` in nanoseconds.
         pub start: u64,
+    }
+}
+
+/// Maximum number of netns whose events were not reported, until the user half reads the table.
+pub const MOST_OWED: u32 = 1024;
+
+record! {
+    /// A netns whose events were not all reported since the user half last looked, by its cookie, or its inode if it has
+    /// none. The counts are lower bounds: two CPUs may count at once.
+    pub struct Owed {
+        /// The netns.
+        pub netns: Netns,
+        /// Events of addresses and devices that were held back, because the netns or its owner caused too many.
+        pub addresses: u64,
+        /// Updates of neighbour entries, likewise.
+        pub neighbours: u64,
+        /// Claims of IPs, likewise.
+        pub claims: u64,
+        /// Events of tasks, likewise.
+        pub tasks: u64,
+        /// Events of addresses and devices for which the ring buffer had no room.
+        pub overrun: u64,
     }
 }
 

@@ -6,12 +6,14 @@ use aya_ebpf::maps::LruHashMap;
 use aya_ebpf::programs::{FEntryContext, FExitContext, ProbeContext, RetProbeContext};
 use ipwatch_common::{AF_INET, AF_INET6, AddressRecord, MoveRecord, Netns, kind};
 
-use crate::emit::{emit, header};
+use crate::emit::{emit_within, header};
+use crate::limit::{Class, Owner, admits};
 use crate::offsets::{
     IFA4_ADDRESS, IFA4_DEV, IFA4_FLAGS, IFA4_LOCAL, IFA4_PREFIX_LEN, IFA4_SCOPE, IFA6_ADDR,
     IFA6_FLAGS, IFA6_IDEV, IFA6_PEER, IFA6_PREFIX_LEN, IN_DEVICE_DEV, INET6_DEV_DEV, SKB_HEAD,
     SKB_MAC_HEADER,
 };
+use crate::owed::{What, owe};
 use crate::read::{self, Addr, field};
 
 /// `include/linux/netdevice.h`, the same since 2.6.
@@ -53,12 +55,21 @@ fn ipv4_message(event: u32, ifa: Addr) {
     }
 }
 
+/// The netns of a device, unless it has caused too many records.
+#[inline(always)]
+fn may_tell(kind: u16, device: Addr) -> Option<Netns> {
+    let net = read::net_of_device(device);
+    let netns = read::netns(net);
+    admits(Class::Addresses, kind, &netns, Owner::of(net)).then_some(netns)
+}
+
 #[inline(always)]
 fn ipv4_record(kind: u16, ifa: Addr) {
     let device: Addr = field(field(ifa, &IFA4_DEV), &IN_DEVICE_DEV);
+    let Some(netns) = may_tell(kind, device) else { return };
     let record = AddressRecord {
         header: header::<AddressRecord>(kind),
-        netns: read::netns(read::net_of_device(device)),
+        netns,
         local: ipv4(field(ifa, &IFA4_LOCAL)),
         peer: ipv4(field(ifa, &IFA4_ADDRESS)),
         ifindex: read::index_of_device(device),
@@ -70,16 +81,17 @@ fn ipv4_record(kind: u16, ifa: Addr) {
         offender: [0; 6],
         reserved: [0; 6],
     };
-    emit(kind, &record);
+    emit_within(kind, &record, [&record.netns]);
 }
 
 #[inline(always)]
 fn ipv6_record(kind: u16, ifp: Addr, offender: [u8; 6]) {
     let device: Addr = field(field(ifp, &IFA6_IDEV), &INET6_DEV_DEV);
+    let Some(netns) = may_tell(kind, device) else { return };
     let prefix_len: u32 = field(ifp, &IFA6_PREFIX_LEN);
     let record = AddressRecord {
         header: header::<AddressRecord>(kind),
-        netns: read::netns(read::net_of_device(device)),
+        netns,
         local: field(ifp, &IFA6_ADDR),
         peer: field(ifp, &IFA6_PEER),
         ifindex: read::index_of_device(device),
@@ -91,7 +103,7 @@ fn ipv6_record(kind: u16, ifp: Addr, offender: [u8; 6]) {
         offender,
         reserved: [0; 6],
     };
-    emit(kind, &record);
+    emit_within(kind, &record, [&record.netns]);
 }
 
 /// `inet6addr_notifier_call_chain(val, ifp)`: as for IPv4; the address may still be tentative.
@@ -176,6 +188,7 @@ hook!(fe_dad_failure, kp_dad_failure, dad_failure);
 struct Move {
     device: Addr,
     from: Netns,
+    owner: Owner,
     from_ifindex: u64,
 }
 
@@ -186,9 +199,11 @@ static MOVES: LruHashMap<u64, Move> = LruHashMap::with_max_entries(64, 0);
 
 #[inline(always)]
 fn move_begins(device: Addr) {
+    let net = read::net_of_device(device);
     let moved = Move {
         device,
-        from: read::netns(read::net_of_device(device)),
+        from: read::netns(net),
+        owner: Owner::of(net),
         from_ifindex: u64::from(read::index_of_device(device)),
     };
     // A full LRU map throws out an old entry: an insertion fails only where the kernel has no
@@ -210,6 +225,11 @@ fn move_ends(device: Option<Addr>) {
     if (to.cookie, to.inode) == (moved.from.cookie, moved.from.inode) {
         return;
     }
+    // Whoever moves a device has the netns that it leaves.
+    if !admits(Class::Addresses, kind::DEVICE_MOVED, &moved.from, moved.owner) {
+        owe(&to, What::Addresses, kind::DEVICE_MOVED);
+        return;
+    }
     let record = MoveRecord {
         header: header::<MoveRecord>(kind::DEVICE_MOVED),
         from: moved.from,
@@ -217,7 +237,7 @@ fn move_ends(device: Option<Addr>) {
         from_ifindex: moved.from_ifindex as u32,
         to_ifindex: read::index_of_device(device),
     };
-    emit(kind::DEVICE_MOVED, &record);
+    emit_within(kind::DEVICE_MOVED, &record, [&record.from, &record.to]);
 }
 
 #[fentry]

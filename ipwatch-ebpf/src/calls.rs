@@ -30,7 +30,7 @@ use ipwatch_common::{
 };
 
 use crate::emit::{dropped, emit_call, header, look, suppressed};
-use crate::limit::{Window, may_tell};
+use crate::limit::{Class, admits_user};
 use crate::offsets::{
     BPRM_FILE, BPRM_FILENAME, BPRM_INTERP, CRED_EFFECTIVE, CRED_UID, CRED_USER_NS, DENTRY_INODE,
     DENTRY_PARENT, FILE_DENTRY, INODE_MODE, INODE_NUMBER, INODE_SB, INODE_UID, MM_ENV_END,
@@ -196,10 +196,10 @@ fn may_speak(cred: Addr) -> bool {
         && field::<u64>(cred, &CRED_EFFECTIVE) & ADMIN != 0
 }
 
-/// Tells of a run that does not count, unless there are too many of them.
+/// Tells of a run that does not count, unless its user has too many of them.
 #[inline(always)]
 fn refuse(pid: u32, uid: u32) {
-    if !may_tell(Window::Refused, kind::CALL_REFUSED) {
+    if !admits_user(Class::Refused, kind::CALL_REFUSED, uid) {
         return;
     }
     let header = header::<CallRefusedRecord>(kind::CALL_REFUSED);

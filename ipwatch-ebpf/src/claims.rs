@@ -15,12 +15,13 @@ use aya_ebpf::maps::LruHashMap;
 use aya_ebpf::programs::{FEntryContext, ProbeContext, SkBuffContext};
 use ipwatch_common::{ARP_REPLY, ARP_REQUEST, ClaimRecord, MISSING, Netns, kind};
 
-use crate::emit::{emit, header};
-use crate::limit::{Window, may_tell};
+use crate::emit::{emit_neighbour, header};
+use crate::limit::{Class, Owner, admits_on_link};
 use crate::offsets::{
     DEVICE_IP, HOST_COOKIE, HOST_INODE, IFA4_LOCAL, IFA4_NEXT, IN_DEVICE_LIST, SKB_DEV, SKB_HEAD,
     SKB_NETWORK_HEADER,
 };
+use crate::owed;
 use crate::read::{self, Addr, Plain, at, field};
 
 /// ARP for IPv4 on Ethernet: `struct arphdr` and what follows it (`arp_create`, net/ipv4/arp.c).
@@ -106,16 +107,15 @@ fn claims(packet: &Packet) -> bool {
 
 /// Tells what the packet claims unless it is known.
 #[inline(always)]
-fn hear(kind: u16, netns: Netns, ifindex: u32, packet: &Packet) {
-    let name = if netns.cookie != 0 { netns.cookie } else { u64::from(netns.inode) };
+fn hear(kind: u16, netns: Netns, owner: Owner, ifindex: u32, packet: &Packet) {
     let Packet { ip, mac, operation: [_, operation], target, .. } = *packet;
-    let key = Key { netns: name, ifindex, ip };
+    let key = Key { netns: owed::name(&netns), ifindex, ip };
     let known = CLAIMS.get_ptr_mut(key);
     // SAFETY: takes nothing, reads a clock.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     // SAFETY: an element of a preallocated map stays memory of that map even when it is evicted.
     let news = known.is_none_or(|known| unsafe { is_news(&*known, mac, now) });
-    if !news || !may_tell(Window::Claims, kind) {
+    if !news || !admits_on_link(Class::Claims, kind, &netns, owner, ifindex) {
         return;
     }
     let record = ClaimRecord {
@@ -127,7 +127,7 @@ fn hear(kind: u16, netns: Netns, ifindex: u32, packet: &Packet) {
         operation,
         announces: u8::from(target == ip),
     };
-    if !emit(kind, &record) {
+    if !emit_neighbour(kind, &record) {
         return;
     }
     match known {
@@ -219,7 +219,8 @@ fn process(skb: Addr) {
     if !read::is_host(net) && !concerns(device, &packet) {
         return;
     }
-    hear(kind::CLAIM, read::netns(net), read::index_of_device(device), &packet);
+    let (netns, owner) = (read::netns(net), Owner::of(net));
+    hear(kind::CLAIM, netns, owner, read::index_of_device(device), &packet);
 }
 
 #[fentry]
@@ -251,7 +252,7 @@ pub fn sk_arp(ctx: SkBuffContext) -> i64 {
         && claims(&packet)
     {
         let netns = Netns { cookie: HOST_COOKIE.load(), inode: HOST_INODE.load(), refs: MISSING };
-        hear(kind::CLAIM_ON_WIRE, netns, ifindex, &packet);
+        hear(kind::CLAIM_ON_WIRE, netns, Owner::ROOT, ifindex, &packet);
     }
     0
 }

@@ -4,11 +4,18 @@ use aya_ebpf::bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use aya_ebpf::helpers::generated::bpf_ktime_get_boot_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
-use ipwatch_common::{Header, kind};
+use ipwatch_common::{Header, Netns, kind};
 
-/// The user half sets its size at load.
+use crate::owed::{self, What};
+
+/// Netns, addresses and devices. The user half sets its size at load.
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+
+/// Neighbour entries, and claims of IPs: whoever sends on a link causes them, and what floods it must not cost an
+/// address. The user half sets its size too.
+#[map]
+static NEIGHBOURS: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
 /// Runs of CNI plugins. Nothing tells of one again, so that what floods [`EVENTS`] must not cost one. The
 /// user half sets its size too.
@@ -36,6 +43,10 @@ static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static DROPPED: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
 
+/// Records that did not fit, by kind, whose netns the user half is told to read again.
+#[map]
+static OVERRUN: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
+
 /// Records that were held back, by kind: see `limit`.
 #[map]
 static SUPPRESSED: PerCpuArray<u64> = PerCpuArray::with_max_entries(kind::COUNT as u32, 0);
@@ -48,14 +59,44 @@ pub fn header<T>(kind: u16) -> Header {
     Header { kind, size: size_of::<T>() as u16, reserved: 0, time }
 }
 
-/// Hands a record to the user half. Whether it fitted; one that did not is counted.
+/// Hands a record of a netns to the user half. One that did not fit is counted.
 #[inline(always)]
-pub fn emit<T>(kind: u16, record: &T) -> bool {
-    let fitted = EVENTS.output::<T>(record, 0).is_ok();
+pub fn emit<T>(kind: u16, record: &T) {
+    if EVENTS.output::<T>(record, 0).is_err() {
+        dropped(kind);
+    }
+}
+
+/// Hands a record of what is in these netns to the user half. If it did not fit, they are read again.
+#[inline(always)]
+pub fn emit_within<T, const N: usize>(kind: u16, record: &T, within: [&Netns; N]) {
+    if EVENTS.output::<T>(record, 0).is_err() {
+        count(&OVERRUN, u32::from(kind));
+        for netns in within {
+            owed::owe(netns, What::Overrun, kind);
+        }
+        look();
+    }
+}
+
+/// Hands a record of a neighbour entry or of a claim to the user half. Whether it fitted; one that did not is counted.
+#[inline(always)]
+pub fn emit_neighbour<T>(kind: u16, record: &T) -> bool {
+    let fitted = NEIGHBOURS.output::<T>(record, 0).is_ok();
     if !fitted {
         dropped(kind);
     }
     fitted
+}
+
+/// Has the user half look at the table of what is owed.
+#[inline(always)]
+pub fn wake_for_owed() {
+    let record = header::<Header>(kind::OWED);
+    if EVENTS.output::<Header>(&record, 0).is_err() {
+        // There is something to read, so that it is awake.
+        look();
+    }
 }
 
 /// When the user half is to read a record of [`emit_task`].

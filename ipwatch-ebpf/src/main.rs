@@ -9,7 +9,8 @@
 //! - [`netns`]: creation and teardown.
 //! - [`addresses`]: IPv4, IPv6, duplicate address detection, devices that change their netns.
 //! - [`neighbours`]: updates of ARP and NDP entries.
-//! - [`claims`]: ARP that claims an IP; [`limit`]: how much of such is told.
+//! - [`claims`]: ARP that claims an IP.
+//! - [`limit`]: how much each party may cause; [`owed`]: which netns must be read again for that.
 //! - [`calls`]: runs of CNI plugins.
 //! - [`snapshot`]: the walk of all netns, the task and file iterators; [`steps`]: long loops.
 //!
@@ -27,6 +28,7 @@ mod limit;
 mod neighbours;
 mod netns;
 mod offsets;
+mod owed;
 mod read;
 mod snapshot;
 mod steps;

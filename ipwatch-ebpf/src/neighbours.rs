@@ -10,8 +10,8 @@ use aya_ebpf::macros::{btf_tracepoint, raw_tracepoint};
 use aya_ebpf::programs::{BtfTracePointContext, RawTracePointContext};
 use ipwatch_common::{AF_INET, AF_INET6, NeighbourRecord, kind};
 
-use crate::emit::{emit, header};
-use crate::limit::{Window, may_tell};
+use crate::emit::{emit_neighbour, header};
+use crate::limit::{Class, Owner, admits_on_link};
 use crate::offsets::{
     DEVICE_ADDR_LEN, NEIGH_DEV, NEIGH_HA, NEIGH_KEY, NEIGH_STATE, NEIGH_TABLE, TABLE_FAMILY,
 };
@@ -51,14 +51,16 @@ fn update(entry: Addr, lladdr: Addr, new_state: u8, flags: u32) {
         AF_INET6 => field(entry, &NEIGH_KEY),
         _ => return,
     };
-    if !may_tell(Window::Neighbours, kind::NEIGHBOUR) {
+    let net = read::net_of_device(device);
+    let (netns, ifindex) = (read::netns(net), read::index_of_device(device));
+    if !admits_on_link(Class::Neighbours, kind::NEIGHBOUR, &netns, Owner::of(net), ifindex) {
         return;
     }
     let record = NeighbourRecord {
         header: header::<NeighbourRecord>(kind::NEIGHBOUR),
-        netns: read::netns(read::net_of_device(device)),
+        netns,
         ip,
-        ifindex: read::index_of_device(device),
+        ifindex,
         flags,
         family,
         old_state,
@@ -67,7 +69,7 @@ fn update(entry: Addr, lladdr: Addr, new_state: u8, flags: u32) {
         mac,
         claim,
     };
-    emit(kind::NEIGHBOUR, &record);
+    emit_neighbour(kind::NEIGHBOUR, &record);
 }
 
 #[btf_tracepoint]

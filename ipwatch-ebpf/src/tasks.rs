@@ -19,6 +19,7 @@ use ipwatch_common::{FreshKey, MOST_FRESH, Netns, TaskRecord, kind};
 
 use crate::emit::{When, emit_task, header, rouse, seen};
 use crate::leaving;
+use crate::limit::{Class, Owner, admits};
 use crate::offsets::{
     NSPROXY_NET, SIGNAL_SHARED_PENDING, TASK_COMM, TASK_EXIT_STATE, TASK_FLAGS, TASK_LEADER,
     TASK_PARENT, TASK_PENDING, TASK_PID, TASK_SIGNAL, TASK_START, TASK_STATE,
@@ -120,11 +121,19 @@ fn key(task: Addr) -> FreshKey {
     [task, field(task, &TASK_START)]
 }
 
-/// Has a task told in a moment, unless it ends before.
+/// Whether one more record of a task in `net` may be told. One that may not is counted, and all tasks are read again.
 #[inline(always)]
-fn tell_later(task: Addr, record: &TaskRecord) {
+fn may_tell(kind: u16, net: Addr) -> bool {
+    admits(Class::Tasks, kind, &read::netns(net), Owner::of(net))
+}
+
+/// Has a task in `net` told in a moment, unless it ends before.
+#[inline(always)]
+fn tell_later(task: Addr, net: Addr, record: &TaskRecord) {
     if FRESH.insert(key(task), record, 0).is_err() {
-        emit_task(record.header.kind, record, When::Soon);
+        if may_tell(record.header.kind, net) {
+            emit_task(record.header.kind, record, When::Soon);
+        }
     } else {
         rouse();
     }
@@ -143,8 +152,8 @@ fn fork(parent: Addr, child: Addr) {
         remember(child, &record);
     }
     if net_of_task(parent) == net {
-        tell_later(child, &record);
-    } else {
+        tell_later(child, net, &record);
+    } else if may_tell(kind::TASK_FORK, net) {
         emit_task(kind::TASK_FORK, &record, When::Now);
     }
 }
@@ -166,9 +175,13 @@ fn exec(task: Addr, old_tid: u32) {
             let _ = FRESH.remove([task, told.start]);
             let header = header::<TaskRecord>(kind::TASK_FREE);
             let old = TaskRecord { header, start: told.start, tid: told.tid, ..record };
-            emit_task(kind::TASK_FREE, &old, When::Now);
+            if may_tell(kind::TASK_FREE, net) {
+                emit_task(kind::TASK_FREE, &old, When::Now);
+            }
         }
-        emit_task(kind::TASK_EXEC, &record, When::Now);
+        if may_tell(kind::TASK_EXEC, net) {
+            emit_task(kind::TASK_EXEC, &record, When::Now);
+        }
         return;
     }
     // SAFETY: copied at once.
@@ -176,7 +189,7 @@ fn exec(task: Addr, old_tid: u32) {
         Some(fresh) => fresh.header.reserved,
         None => 1,
     };
-    tell_later(task, &record);
+    tell_later(task, net, &record);
 }
 
 /// `sched_process_exit(task)`.
@@ -233,8 +246,10 @@ fn release(task: Addr) {
     let signal: Addr = field(task, &TASK_SIGNAL);
     if recall(task).is_some() || leaving::is_named(task, signal) {
         seen(kind::TASK_RELEASE);
-        let record = record(kind::TASK_RELEASE, task, read::netns(net));
-        emit_task(kind::TASK_RELEASE, &record, When::Soon);
+        if may_tell(kind::TASK_RELEASE, net) {
+            let record = record(kind::TASK_RELEASE, task, read::netns(net));
+            emit_task(kind::TASK_RELEASE, &record, When::Soon);
+        }
         let _ = TOLD.remove(task);
     }
     leaving::released(task, signal);
@@ -272,12 +287,16 @@ fn switch(task: Addr, new: Addr) {
         return;
     }
     seen(kind::TASK_JOIN);
-    let record = record(kind::TASK_JOIN, task, read::netns(new_net));
     let _ = FRESH.remove(key(task));
     if !leads(task) {
-        remember(task, &record);
+        told(task, field(task, &TASK_START), ids(task));
     }
-    emit_task(kind::TASK_JOIN, &record, When::Now);
+    // Two system calls are a move there and back.
+    let charged = if is_host(new_net) { old_net } else { new_net };
+    if may_tell(kind::TASK_JOIN, charged) {
+        let record = record(kind::TASK_JOIN, task, read::netns(new_net));
+        emit_task(kind::TASK_JOIN, &record, When::Now);
+    }
 }
 
 /// `signal_generate(sig, info, task, group, result)`. By then a signal that ends the whole group has set the flag for

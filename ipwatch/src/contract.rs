@@ -421,8 +421,7 @@ pub struct Probe {
     /// Number of events since the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
-    /// Number of events that were dropped: there was no room for them, or there were too many in one second. Absent if
-    /// none.
+    /// Number of events that were not reported: there was no room for them, or one party caused too many. Absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<u64>,
     /// The result of the canary: an event that ipwatch created in a network namespace of its own. Absent if it was not

@@ -45,7 +45,9 @@ pub use ipam::{Block, Configured, Range, RangePart, Reservation, Unreadable};
 pub use link::{Link, LinkDetail, Parent, Vlans};
 pub use names::{Name, is_legal_device};
 pub use netns_path::NetnsPath;
-pub use network::{Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey};
+pub use network::{
+    Address, AddressKey, Claim, ClaimKind, Hop, Mac, Neighbour, Route, RouteKey, Unreported,
+};
 pub use node::{Boot, Sight, Source, SourceStatus};
 pub use observation::Observation;
 pub use pod::Pod;

@@ -86,6 +86,8 @@ pub struct NodeMap {
     lost: Option<BootNs>,
     /// When events were last lost: whatever has not been reported since may no longer exist.
     lost_last: BootNs,
+    /// When the ring buffer last had no room for events of single netns.
+    overrun_last: BootNs,
 
     kernel: kernel::Kernel,
     workload: workload::Workload,
@@ -154,6 +156,7 @@ impl NodeMap {
                     self.calls_lost(at);
                 }
             }
+            Observation::LostIn { netns, unreported } => self.lost_in(netns, *unreported, at),
             Observation::Began(Scope::Endpoints { store }) => self.endpoints_began(store),
             Observation::Began(scope) => self.dump_began(scope, at),
             Observation::Ended { scope: Scope::Endpoints { store }, began, complete } => {
@@ -351,11 +354,13 @@ impl NodeMap {
         }
     }
 
-    /// Whether events were lost so recently (10 s) that not everything has been read again.
+    /// Whether events were lost so recently (10 s) that not everything has been read again. What a netns had held back does
+    /// not count: nobody can keep others from being judged.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         const SETTLES: u64 = 10_000_000_000;
-        self.lost_last > BootNs::default() && self.now.since(self.lost_last) < SETTLES
+        let last = self.lost_last.max(self.overrun_last);
+        last > BootNs::default() && self.now.since(last) < SETTLES
     }
 
     /// The boot, after the first `Boot` fact.

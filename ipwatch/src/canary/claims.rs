@@ -388,7 +388,8 @@ fn place(what: &Observation) -> Option<&NetnsRef> {
         | Observation::Claimed { netns, .. }
         | Observation::Route { netns, .. }
         | Observation::RouteGone { netns, .. }
-        | Observation::HoldersSearched { netns, .. } => Some(netns),
+        | Observation::HoldersSearched { netns, .. }
+        | Observation::LostIn { netns, .. } => Some(netns),
         _ => None,
     }
 }

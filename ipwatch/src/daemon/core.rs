@@ -215,6 +215,9 @@ impl Core {
                 Observation::Lost { count, .. } => {
                     tracing::info!(count, "events were lost: reading everything again");
                 }
+                Observation::LostIn { unreported, .. } if unreported.concerns_addresses() => {
+                    self.scrape.netns_resyncs += 1;
+                }
                 Observation::Source(source) => {
                     let earlier = batch[..at].iter().rev().find_map(|fact| match &fact.what {
                         Observation::Source(earlier) => {
@@ -463,14 +466,19 @@ impl Core {
             sources.push(SourceState { name, status, detail });
         }
         let (beyond, claims) = (map.beyond_bounds(), map.forgotten_claims());
+        let mut short = Vec::new();
         if beyond + claims > 0 {
             let mut detail = format!(
                 "{beyond} addresses, links, neighbours, routes or VLANs are more than is kept, {claims} claims of IPs were \
                  forgotten for want of room"
             );
             detail.extend(map.said_of_short());
+            short.push(detail);
+        }
+        short.extend(map.said_of_held_back(clock::now()));
+        if !short.is_empty() {
             let (name, status) = (SourceName::Map.into(), SourceStatus::Degraded);
-            sources.push(SourceState { name, status, detail });
+            sources.push(SourceState { name, status, detail: short.join("; ") });
         }
         sources.sort_by(|a, b| a.name.cmp(&b.name));
         Document {

@@ -55,6 +55,7 @@ fn read(core: &Core) -> Reading {
         latency: core.latency.reading(),
         facts: core.scrape.facts,
         resyncs: core.scrape.resyncs,
+        netns_resyncs: core.scrape.netns_resyncs,
         sources,
         ledger: core.file.backlog(),
         sizes: sizes(core.map()),

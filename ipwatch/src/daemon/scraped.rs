@@ -25,6 +25,8 @@ pub(super) struct Scrape {
     pub(super) facts: u64,
     /// How often everything was read again after a loss of events.
     pub(super) resyncs: u64,
+    /// How often single netns were read again, because events of theirs were not reported.
+    pub(super) netns_resyncs: u64,
 }
 
 impl Scrape {

@@ -44,6 +44,18 @@ const MOUNTS: Part =
     Part { name: "the watch of the mount table", sources: &[SourceName::Procfs], is_vital: false };
 const EVENTS: Part =
     Part { name: "the reader of events", sources: &[SourceName::Probes], is_vital: true };
+/// Not vital: netlink reports neighbour entries too, and the next packet repeats a claim.
+const NEIGHBOURS: Part = Part {
+    name: "the reader of neighbours and claims",
+    sources: &[SourceName::Probes],
+    is_vital: false,
+};
+/// Not vital: only what is lost meanwhile waits for it.
+const OWED: Part = Part {
+    name: "the reader of what was not reported",
+    sources: &[SourceName::Probes],
+    is_vital: false,
+};
 const CALLS: Part = Part {
     name: "the reader of runs of CNI plugins",
     sources: &[SourceName::Probes],
@@ -263,13 +275,21 @@ async fn load_probes(
     if sight == Sight::Everything {
         tell_arp(config, Some(&probes), emit).await?;
     }
-    if let Some(Events { mut events, calls }) = probes.events() {
+    if let Some(Events { mut events, mut neighbours, calls }) = probes.events() {
         let out = emit.clone();
         let read = async move || events.run(&out).await;
         tokio::spawn(keep(EVENTS, troubles.clone(), emit.clone(), read));
+        let out = emit.clone();
+        let read = async move || neighbours.run(&out).await;
+        tokio::spawn(keep(NEIGHBOURS, troubles.clone(), emit.clone(), read));
         let (out, readings) = (emit.clone(), readings.clone());
         let read = async move || calls.run(&out, &readings).await;
         tokio::spawn(keep(CALLS, troubles.clone(), emit.clone(), read));
+    }
+    if let Some(mut owed) = probes.owed() {
+        let out = emit.clone();
+        let read = async move || owed.run(&out).await;
+        tokio::spawn(keep(OWED, troubles.clone(), emit.clone(), read));
     }
     tokio::spawn(tell_losses(probes.losses(), emit.clone()));
     if let Some(mut dirs) = probes.plugin_dirs() {
@@ -330,13 +350,13 @@ fn with_lockdown(detail: String) -> String {
     words.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Reports what did not fit into the ring buffer as lost. Not counted: neighbour updates that the kernel half
-/// suppressed, because netlink reports the same; claims, because they cannot be read again, only the next packet
-/// repeats them; tasks, because their reader has all tasks read (`probes::Tasks`).
+/// Reports what did not fit into the ring buffers as lost. Not counted: neighbours, because netlink reports the same;
+/// claims, because they cannot be read again, only the next packet repeats them; tasks, because their reader has all
+/// tasks read (`probes::Tasks`); what is in a single netns, which is read again by itself (`probes::Owed`).
 async fn tell_losses(mut losses: watch::Receiver<Losses>, emit: Emit) {
     let total = |losses: Losses| {
-        let Losses { netns, addresses, neighbours, calls, .. } = losses;
-        netns + addresses + neighbours + calls
+        let Losses { netns, addresses, calls, .. } = losses;
+        netns + addresses + calls
     };
     let mut told = Losses::default();
     while losses.changed().await.is_ok() {

@@ -147,6 +147,7 @@ impl Check<'_> {
             | Observation::Refused { .. }
             | Observation::FirstAnswers
             | Observation::Lost { .. }
+            | Observation::LostIn { .. }
             | Observation::ProcessDoubted { .. }
             | Observation::Began(_)
             | Observation::Ended { .. }

@@ -5,6 +5,30 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+/// Number of events in one netns that were not reported, at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unreported {
+    /// Events of addresses and devices, because the netns or its owner caused too many.
+    pub addresses: u64,
+    /// Updates of neighbour entries, likewise. Netlink reports them too.
+    pub neighbours: u64,
+    /// Claims of IPs, likewise. The next packet repeats a claim.
+    pub claims: u64,
+    /// Events of tasks, likewise.
+    pub tasks: u64,
+    /// Events of addresses and devices, because the ring buffer was full.
+    pub overrun: u64,
+}
+
+impl Unreported {
+    /// Whether addresses or devices of the netns may be other than what was reported.
+    #[must_use]
+    pub fn concerns_addresses(&self) -> bool {
+        self.addresses > 0 || self.overrun > 0
+    }
+}
+
 /// A hardware address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);

@@ -8,7 +8,7 @@ use super::{
     Address, AddressKey, Attachment, Block, Boot, BootNs, Claim, Cleanup, CniCall, CniCommand,
     Configured, Container, ContainerMount, Endpoint, Holder, Hop, Link, Look, Mac, Monitor, Name,
     Neighbour, NetnsRef, Pod, Range, Reservation, Route, RouteKey, RuntimeProcess, Sandbox, Scope,
-    Sender, Sight, Source, Task, TaskKey, Unreadable, Vlans,
+    Sender, Sight, Source, Task, TaskKey, Unreadable, Unreported, Vlans,
 };
 
 /// What was observed.
@@ -56,6 +56,15 @@ pub enum Observation {
         /// be.
         #[serde(default = "yes")]
         calls: bool,
+    },
+    /// Events in one netns were not reported. If they were about its addresses or devices, it is read again, and what is
+    /// known of it is not complete until then. No other netns is concerned.
+    LostIn {
+        /// Its names.
+        netns: NetnsRef,
+        /// What was not reported since the last such fact.
+        #[serde(flatten)]
+        unreported: Unreported,
     },
     /// A dump of `scope` began: entries last touched before this fact's `at` are removed when it ends.
     Began(Scope),

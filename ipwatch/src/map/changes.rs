@@ -135,6 +135,7 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
         | Observation::Refused { .. }
         | Observation::Lost { .. } => (Kinds::ALL, Anywhere),
         Observation::FirstAnswers => (Kinds::NONE, Anywhere),
+        Observation::LostIn { .. } => (Kinds::ADDRESSES | Kinds::NETNS | Kinds::ROUTES, Anywhere),
         Observation::Began(scope) | Observation::Ended { scope, .. } => (of_scope(scope), Anywhere),
         Observation::Netns { .. }
         | Observation::NetnsCreated { .. }

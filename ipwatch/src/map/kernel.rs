@@ -6,7 +6,7 @@
 //!   identity as in the kernel; `shares`: limits on addresses and how they are shared; `apart`: whose incompleteness
 //!   concerns nobody else; `fittings`: the same limits for
 //!   everything else in a netns. `links`: devices, and what is removed with them. `netlink_reconcile`: what netlink
-//!   reports and no probe has.
+//!   reports and no probe has. `incomplete`: netns whose events were not all reported.
 //! - `neighbours`: ARP and NDP entries; `news`: which of them changed. `topology`: other data of a netns that decides
 //!   who can reach whom. `unresolved_peers`: links to netns that no source has named yet.
 //! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks. `missed`: changes
@@ -21,6 +21,7 @@ mod apart;
 mod fittings;
 mod holder;
 mod identity;
+mod incomplete;
 mod links;
 mod missed;
 mod neighbours;
@@ -70,6 +71,8 @@ pub(super) struct Kernel {
 
     tasks: task::Tasks,
     missed: missed::Missed,
+    /// When all tasks are read because events of some were not reported.
+    task_readings: incomplete::Readings,
     teardowns: teardown::Teardowns,
     /// Number of [`Scope::Tasks`](crate::fact::Scope::Tasks) snapshots that ended: what the first one found existed
     /// before ipwatch started.

@@ -1,4 +1,5 @@
-//! Rules of the map, one test each. `detail`: sources that report less than others; `order`: events out of order;
+//! Rules of the map, one test each. `detail`: sources that report less than others; `order`: events out of order; `incomplete`: events
+//! that one netns lost;
 //! `model`: random sequences; `topology`: links and routes; `reach`: who can reach whom.
 
 mod addresses;
@@ -8,6 +9,7 @@ mod conflicts;
 mod detail;
 mod endings;
 mod fittings;
+mod incomplete;
 mod ipam;
 mod leaks;
 mod missed;

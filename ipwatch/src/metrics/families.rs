@@ -67,7 +67,7 @@ const PROBE_STATES: [&str; 4] = ["active", "fallback", "degraded", "missing"];
 const EVENTS: Family = counter("ipwatch_probe_events_total", "Events that were seen");
 const EVENTS_LOST: Family = counter(
     "ipwatch_probe_events_lost_total",
-    "Events that were dropped: the buffer was full, or too many in one second",
+    "Events that were not reported: the buffer was full, or one party caused too many",
 );
 const MISSED: Family = counter(
     "ipwatch_probe_runs_missed_total",
@@ -86,6 +86,10 @@ const FACTS: Family = counter("ipwatch_facts_total", "Facts that the map process
 const RESYNCS: Family = counter(
     "ipwatch_resyncs_total",
     "How often everything was read again because events were lost",
+);
+const NETNS_RESYNCS: Family = counter(
+    "ipwatch_netns_resyncs_total",
+    "How often events of one network namespace were lost or held back, so that it is read again",
 );
 const NOT_TAKEN: Family = counter(
     "ipwatch_refused_total",
@@ -314,6 +318,7 @@ impl Scrape {
         let reading = &self.reading;
         page.single(&FACTS, reading.facts)?;
         page.single(&RESYNCS, reading.resyncs)?;
+        page.single(&NETNS_RESYNCS, reading.netns_resyncs)?;
         let refused = reading.refused.iter().map(|entry| {
             let labels = vec![("source", entry.source.clone()), ("name", entry.name.to_string())];
             (labels, entry.count)

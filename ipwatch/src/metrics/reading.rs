@@ -45,6 +45,8 @@ pub struct Reading {
     pub facts: u64,
     /// How often everything was read again after a loss of events.
     pub resyncs: u64,
+    /// How often single netns were read again because of events that were not reported.
+    pub netns_resyncs: u64,
     /// Counters of the telemetry, by signal; empty without a collector and without Events.
     pub telemetry: BTreeMap<&'static str, Signal>,
     /// Number of changes that were published.

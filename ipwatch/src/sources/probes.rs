@@ -3,9 +3,10 @@
 //! The kernel half is `ipwatch-ebpf`. The files here:
 //! - `object`: the committed object file of the kernel half.
 //! - `btf`, `offsets`: the offsets in this kernel of the struct members that the programs read.
-//! - `ladder`: the events, and the ways to observe each; `attach`: tries one way; `kernel`: why the kernel refuses it.
+//! - `ladder`: the events, and the ways (`rung`) to observe each; `attach`: tries one way; `kernel`: why the kernel refuses it.
 //! - `plugins`: the directories of CNI plugins; `calls`: parses the records of their runs.
-//! - `ring`, `events`: reads the ring buffers, and turns records into facts. `tasks`: the same for tasks.
+//! - `ring`, `events`: reads the ring buffers, and turns records into facts. `tasks`: the same for tasks. `owed`: netns
+//!   of which events were not reported.
 //! - `snapshot`: netns, tasks and files that already exist.
 //! - `standings`: the rung of each event, and what the canary has shown about it.
 //! - `host`: the host's netns, which the programs leave out; `log`: log messages of the kernel half.
@@ -31,9 +32,11 @@ mod log;
 mod memlock;
 mod object;
 mod offsets;
+mod owed;
 mod plugin_file;
 mod plugins;
 mod ring;
+mod rung;
 mod snapshot;
 mod standings;
 mod tasks;
@@ -41,14 +44,12 @@ mod tasks;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use aya_log::{EbpfLogger, Level};
-use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::bounded;
 use crate::contract;
@@ -56,8 +57,10 @@ use crate::fact::{NetnsRef, Sight};
 use crate::sources::arp;
 use crate::sources::errors::chain;
 
+pub use owed::Owed;
 pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
+pub use rung::Rung;
 pub use snapshot::{SnapshotError, Snapshots};
 pub use tasks::{Beside, Tasks};
 
@@ -87,66 +90,6 @@ pub struct Missed {
     pub events: u64,
     /// Of these, starts and ends of runs of CNI plugins.
     pub calls: u64,
-}
-
-/// A way to observe events in the kernel, the best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
-pub enum Rung {
-    /// A tracepoint with typed arguments.
-    TpBtf,
-    /// A raw tracepoint.
-    RawTp,
-    /// Entry or return of a function, by BPF trampoline.
-    Fentry,
-    /// Entry or return of a function, by kprobe.
-    Kprobe,
-    /// A socket filter.
-    Socket,
-    /// A program that is not attached: an iterator, or one that is run on demand.
-    Snapshot,
-}
-
-impl Rung {
-    const ALL: [Rung; 6] =
-        [Rung::TpBtf, Rung::RawTp, Rung::Fentry, Rung::Kprobe, Rung::Socket, Rung::Snapshot];
-}
-
-impl fmt::Display for Rung {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Rung::TpBtf => "tp_btf",
-            Rung::RawTp => "raw_tp",
-            Rung::Fentry => "fentry",
-            Rung::Kprobe => "kprobe",
-            Rung::Socket => "socket",
-            Rung::Snapshot => "snapshot",
-        })
-    }
-}
-
-impl Serialize for Rung {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl TryFrom<String> for Rung {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl FromStr for Rung {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Rung::ALL.into_iter().find(|rung| rung.to_string() == text).ok_or_else(|| {
-            format!("{text:?} is no rung: use tp_btf, raw_tp, fentry, kprobe, socket or snapshot")
-        })
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,6 +160,7 @@ pub struct Probes {
     host: NetnsRef,
     losses: watch::Receiver<Losses>,
     events: Option<Unstarted>,
+    owed: Option<Owed>,
     snapshots: Option<Snapshots>,
     tasks: Option<Tasks>,
     plugin_dirs: Option<PluginDirs>,
@@ -274,12 +218,15 @@ impl Probes {
     ) -> Result<Self, ProbesError> {
         let (rings, tables) = (rings(&mut ebpf)?, tables(&mut ebpf)?);
         let counts = Arc::new(counts(&mut ebpf)?);
+        let table = owed_table(&mut ebpf)?;
         let walk = Array::try_from(take(&mut ebpf, "WALK")?).map_err(load_error)?;
         let walk_end = Array::try_from(take(&mut ebpf, "WALK_RESULT")?).map_err(load_error)?;
         let log = EbpfLogger::init_with_logger(&mut ebpf, log::ToTracing).map_err(load_error)?;
         let (sender, losses) = watch::channel(Losses::default());
         let ebpf = Arc::new(Mutex::new(ebpf));
-        let lost = Arc::new(ring::Lost { counts: Arc::clone(&counts), losses: sender });
+        let owed = Arc::new(Notify::new());
+        let debts = Owed::new(table, Arc::clone(&owed));
+        let lost = Arc::new(ring::Lost { counts: Arc::clone(&counts), losses: sender, owed });
         let tasks = Tasks::new(tables, Arc::clone(&ebpf), Arc::clone(&lost));
         Ok(Self {
             tasks: Some(tasks),
@@ -290,6 +237,7 @@ impl Probes {
             host,
             losses,
             events: Some(Unstarted { rings, lost }),
+            owed: Some(debts),
             plugin_dirs: Some(plugin_dirs),
         })
     }
@@ -380,6 +328,11 @@ impl Probes {
         self.events.take().map(|events| events.rings.calls)
     }
 
+    /// The reader of what must be read again because it was not reported; `None` if it was already taken.
+    pub fn owed(&mut self) -> Option<Owed> {
+        self.owed.take()
+    }
+
     /// The live events; `None` if they were already taken.
     pub fn events(&mut self) -> Option<Events> {
         let Unstarted { rings, lost } = self.events.take()?;
@@ -448,6 +401,8 @@ fn create(
     // Records read from this buffer wait elsewhere (`ring.rs`), so it can be smaller.
     loader.map_max_entries("CALLS", ring_bytes / 2);
     loader.map_max_entries("TASKS", ring_bytes / 2);
+    // What does not fit is repeated: a claim by the next packet, a neighbour entry by netlink.
+    loader.map_max_entries("NEIGHBOURS", ring_bytes / 4);
     // The smallest possible ring buffer: few messages are ever logged.
     loader.map_max_entries("AYA_LOGS", LOG_BYTES);
     loader.override_global(aya_log::LEVEL, &log_level, true);
@@ -469,6 +424,7 @@ fn create(
 fn rings(ebpf: &mut Ebpf) -> Result<ring::Rings, ProbesError> {
     Ok(ring::Rings {
         events: RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(load_error)?,
+        neighbours: RingBuf::try_from(take(ebpf, "NEIGHBOURS")?).map_err(load_error)?,
         calls: RingBuf::try_from(take(ebpf, "CALLS")?).map_err(load_error)?,
         untold: HashMap::try_from(take(ebpf, "UNTOLD")?).map_err(load_error)?,
     })
@@ -485,11 +441,20 @@ fn tables(ebpf: &mut Ebpf) -> Result<tasks::Tables, ProbesError> {
     })
 }
 
+/// Where the kernel half says which netns must be read again.
+fn owed_table(ebpf: &mut Ebpf) -> Result<owed::Table, ProbesError> {
+    Ok(owed::Table {
+        owed: HashMap::try_from(take(ebpf, "OWED")?).map_err(load_error)?,
+        owes: Array::try_from(take(ebpf, "OWES")?).map_err(load_error)?,
+    })
+}
+
 fn counts(ebpf: &mut Ebpf) -> Result<ring::Counts, ProbesError> {
     let mut counter = |name| PerCpuArray::try_from(take(ebpf, name)?).map_err(load_error);
     Ok(ring::Counts {
         drops: counter("DROPS")?,
         dropped: counter("DROPPED")?,
+        overrun: counter("OVERRUN")?,
         suppressed: counter("SUPPRESSED")?,
         seen: counter("SEEN")?,
     })

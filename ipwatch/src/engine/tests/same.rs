@@ -15,6 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::*;
 use crate::detect::tests::hostile::{Line, tapes};
+use crate::fact::{NetnsRef, Unreported};
 use crate::finding::{Candidate, Finding};
 use crate::map::changes::unmarked::{UNMARKED, Unmarked};
 use crate::map::{ConflictGrounds, Kinds};
@@ -188,13 +189,22 @@ fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
                 let source = Source { name: name.into(), status, detail: String::new() };
                 twins.tell(&Observation::Source(source), Origin::Runtime);
             }
-            _ => match pick % 5 {
+            _ => match pick % 6 {
                 0 => twins.tell(&Observation::Lost { count: None, calls: true }, Origin::Probe),
                 1 => {
                     let wall_offset = (pick as i64 - 30_000) * 1_000_000_000;
                     twins.tell(&Observation::ClockSet { wall_offset }, Origin::Daemon);
                 }
-                _ => twins.acknowledge(pick / 5),
+                2 => {
+                    let mut names: Vec<NetnsRef> =
+                        twins.engine.map.all_netns().map(|entry| entry.names).collect();
+                    names.sort_by_key(|netns| (netns.cookie, netns.inode, netns.nsid));
+                    let Some(netns) = names.get(pick / 6 % names.len().max(1)) else { continue };
+                    let (overrun, addresses) = (pick as u64 / 6 % 2, pick as u64 / 12 % 2);
+                    let unreported = Unreported { overrun, addresses, ..Unreported::default() };
+                    twins.tell(&Observation::LostIn { netns: *netns, unreported }, Origin::Probe);
+                }
+                _ => twins.acknowledge(pick / 6),
             },
         }
         // Sometimes several facts at once.

@@ -109,6 +109,7 @@ impl NodeMap {
         let told = entry.tasks().len() == 0 || entry.routable().next().is_some();
         let whole = entry.opened.is_some()
             && entry.beyond_bounds() == 0
+            && !entry.is_incomplete()
             && entry.dying.is_none()
             && !entry.host
             && told;

@@ -177,8 +177,9 @@ impl NodeMap {
         at: BootNs,
         echo: bool,
     ) {
-        let entry = self.kernel.netns.get_mut(&id);
-        let Some(known) = entry.and_then(|entry| entry.addresses.get_mut(key)) else { return };
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let overrun = entry.overrun();
+        let Some(known) = entry.addresses.get_mut(key) else { return };
         if known.touched <= at || echo {
             known.scope = address.scope.or(known.scope);
             let flags = address.flags.or(known.flags);
@@ -188,7 +189,7 @@ impl NodeMap {
             }
         }
         if !echo {
-            if known.touched < self.lost_last {
+            if known.touched < self.lost_last.max(overrun) {
                 self.conflict.readdressed();
             }
             known.touched = known.touched.max(at);

@@ -64,7 +64,9 @@ impl NodeMap {
             } else {
                 known.is_some_and(|known| known.touched < lately)
             };
-            if !missed || entry.dying.is_some() {
+            // It is read again anyway, at its own pace, or has been since.
+            let read = entry.opened.is_some_and(|opened| opened > doubt.at);
+            if !missed || entry.dying.is_some() || entry.is_incomplete() || read {
                 continue;
             }
             self.scheduler.doubted(doubt.netns, entry.host, now);

@@ -13,6 +13,7 @@ use crate::fact::{BootNs, Holder, Hop, Link, NetnsRef, RouteKey, Scope, TaskKey,
 
 use super::addresses::{AddressEntry, AddressId};
 use super::holder::Hold;
+use super::incomplete::Incomplete;
 use super::neighbours::NeighbourEntry;
 use super::shares::Unkept;
 use super::topology::Topology;
@@ -41,6 +42,7 @@ pub struct Netns {
     /// When the current dump of its neighbours began.
     pub(super) dumping_neighbours: Option<BootNs>,
     pub(super) unkept: Unkept,
+    pub(super) incomplete: Incomplete,
     /// Whether its addresses have been reported as tenures.
     pub(super) announced: bool,
     pub(super) touched: BootNs,
@@ -98,6 +100,7 @@ impl Netns {
             dumping: None,
             dumping_neighbours: None,
             unkept: Unkept::default(),
+            incomplete: Incomplete::default(),
             announced: false,
             touched: at,
             changed: Tick::default(),
@@ -133,6 +136,7 @@ impl Netns {
         self.dying = self.dying.or(other.dying);
         self.opened = self.opened.max(other.opened);
         self.unkept.absorb(other.unkept);
+        self.incomplete.absorb(&other.incomplete);
         self.user = self.user.or(other.user);
         absorb_map(&mut self.links, &mut other.links, |entry| entry.touched);
         self.links.keys().copied().collect::<Vec<_>>().into_iter().for_each(|on| self.pair_up(on));
@@ -432,6 +436,7 @@ impl NodeMap {
             entry.opened = entry.opened.max(Some(began));
             self.unkept_of_dump(id, true);
             self.scheduler.adopted(id);
+            self.read_once_more(id);
             self.announce(id);
         } else {
             self.scheduler.not_adopted(id, self.now);

@@ -43,7 +43,7 @@ pub(in crate::map) struct Shares {
     bounds: Bounds,
     /// How many are kept of each netns but the host's.
     room: Room,
-    /// Netns of which something is not kept, be it addresses or fittings.
+    /// Netns of which something is not kept, be it addresses or fittings, or was not reported.
     short: BTreeSet<NetnsId>,
     /// When they were last read again, and the last netns of that turn.
     reread: (BootNs, Option<NetnsId>),
@@ -156,13 +156,13 @@ impl NodeMap {
         self.mark_short(id);
     }
 
-    /// Updates whether something of the netns is not kept.
+    /// Updates whether something of the netns is not kept, or was not reported.
     pub(in crate::map) fn mark_short(&mut self, id: NetnsId) {
-        let unkept = self.kernel.netns.get(&id).map_or(0, |entry| entry.unkept.all());
-        if unkept == 0 {
-            self.kernel.shares.short.remove(&id);
-        } else {
+        let entry = self.kernel.netns.get(&id);
+        if entry.is_some_and(|entry| entry.unkept.all() > 0 || entry.is_incomplete()) {
             self.kernel.shares.short.insert(id);
+        } else {
+            self.kernel.shares.short.remove(&id);
         }
     }
 
@@ -175,10 +175,10 @@ impl NodeMap {
         self.kernel.shares.room.set(id, tenant, count);
     }
 
-    /// Netns with addresses that are not kept.
+    /// Netns with addresses that are not known: they are not kept, or events of them were not reported.
     pub fn short(&self) -> impl Iterator<Item = &Netns> {
         let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
-        short.filter(|entry| entry.unkept() > 0)
+        short.filter(|entry| entry.unkept() > 0 || entry.is_incomplete())
     }
 
     /// Whoever owns its user namespace: where its room is from.
@@ -196,7 +196,7 @@ impl NodeMap {
         const LISTED: usize = 3;
         let mut tenants: BTreeMap<Tenant, (Unkept, usize)> = BTreeMap::new();
         let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
-        for entry in short.filter(|entry| !entry.host) {
+        for entry in short.filter(|entry| !entry.host && entry.unkept.all() > 0) {
             let (unkept, netns) = tenants.entry(entry.tenant()).or_default();
             unkept.absorb(entry.unkept);
             *netns += 1;
@@ -230,7 +230,7 @@ impl NodeMap {
     #[must_use]
     pub fn said_of_short(&self) -> Option<String> {
         const LISTED: usize = 3;
-        let mut all: Vec<&Netns> = self.short().collect();
+        let mut all: Vec<&Netns> = self.short().filter(|entry| entry.unkept() > 0).collect();
         all.sort_by_key(|netns| std::cmp::Reverse(netns.unkept()));
         let of = |netns: &&Netns| {
             let name = match (netns.host, netns.names.inode) {

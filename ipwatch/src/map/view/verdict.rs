@@ -53,6 +53,12 @@ impl NodeMap {
         let short = self.short_within_reach().filter(|netns| netns.with_ip(ip).next().is_none());
         reasons.extend(short.take(LISTED).map(|netns| {
             let kept = netns.addresses().len();
+            if netns.is_incomplete() {
+                return format!(
+                    "{} is being read again, because events of it were lost: nobody knows",
+                    name(netns)
+                );
+            }
             format!(
                 "{} has more addresses than the {kept} that are kept: nobody knows",
                 name(netns)

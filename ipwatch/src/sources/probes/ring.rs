@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use aya::maps::{HashMap, MapData, MapError, PerCpuArray, RingBuf};
 use tokio::io::Interest;
-use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc, oneshot, watch};
 
 use super::events::{self, Counters};
 use super::plugin_file;
@@ -19,7 +19,7 @@ use crate::rights::{self, Rights};
 use crate::sources::pace::Pace;
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
-use ipwatch_common::{CallEndRecord, CallKey, Wire as _, kind};
+use ipwatch_common::{CallEndRecord, CallKey, Header, Wire as _, kind};
 
 /// Maximum number of facts sent at a time, so that the map is not blocked for long and memory is bounded.
 const BATCH: usize = 512;
@@ -28,7 +28,8 @@ const BATCH: usize = 512;
 /// use memory only then.
 const WAITING: usize = 8192;
 
-/// Number of events that were lost because the ring buffer was full. The numbers only grow.
+/// Number of events that were lost because the ring buffer was full. The numbers only grow. Addresses and devices whose
+/// netns is known are not among them: that netns is read again by itself ([`super::Owed`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
     /// Netns created or torn down. Walk the netns again.
@@ -37,13 +38,13 @@ pub struct Losses {
     pub tasks: u64,
     /// Addresses and devices. Dump them again.
     pub addresses: u64,
-    /// Neighbours. Dump them again.
+    /// Neighbours. Netlink reports them too.
     pub neighbours: u64,
     /// Runs of CNI plugins. They cannot be read again.
     pub calls: u64,
     /// Claims of an IP. The next packet repeats the claim.
     pub claims: u64,
-    /// Neighbour updates and claims that the kernel half suppressed, because there were too many in one second.
+    /// Records that the kernel half held back, because one netns, its owner or a link caused too many.
     pub suppressed: u64,
 }
 
@@ -63,11 +64,14 @@ impl Losses {
     }
 }
 
-/// The live events: two ring buffers, each with its own reader. Losses are reported through [`super::Probes::losses`].
+/// The live events: three ring buffers, each with its own reader. Losses are reported through
+/// [`super::Probes::losses`].
 #[derive(Debug)]
 pub struct Events {
-    /// Everything except runs of CNI plugins.
+    /// Netns, addresses and devices.
     pub events: Reader,
+    /// Neighbour entries and claims of IPs.
+    pub neighbours: Reader,
     pub calls: Calls,
 }
 
@@ -85,16 +89,21 @@ impl Events {
             late: Vec::new(),
         };
         let calls = reader(rings.calls, Some(rings.untold));
-        Self { events: reader(rings.events, None), calls: Calls(Arc::new(AsyncMutex::new(calls))) }
+        Self {
+            events: reader(rings.events, None),
+            neighbours: reader(rings.neighbours, None),
+            calls: Calls(Arc::new(AsyncMutex::new(calls))),
+        }
     }
 }
 
 #[cfg(test)]
 impl Events {
-    /// Runs both until the receiver of `emit` is closed.
+    /// Runs all until the receiver of `emit` is closed.
     pub(in crate::sources) async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
-        let Self { mut events, calls } = self;
-        tokio::try_join!(events.run(&emit), calls.run(&emit, &readings)).map(|_| ())
+        let Self { mut events, mut neighbours, calls } = self;
+        let calls = calls.run(&emit, &readings);
+        tokio::try_join!(events.run(&emit), neighbours.run(&emit), calls).map(|_| ())
     }
 }
 
@@ -115,6 +124,7 @@ impl Calls {
 /// What the kernel half writes for [`Events`].
 pub(super) struct Rings {
     pub(super) events: RingBuf<MapData>,
+    pub(super) neighbours: RingBuf<MapData>,
     pub(super) calls: RingBuf<MapData>,
     pub(super) untold: Untold,
 }
@@ -230,7 +240,11 @@ impl Reader {
                     empty = true;
                     break;
                 };
-                decode(&record, &self.counters, claims, &mut facts);
+                if is_owed(&record) {
+                    self.lost.owed.notify_one();
+                } else {
+                    decode(&record, &self.counters, claims, &mut facts);
+                }
             }
             if empty {
                 facts.append(&mut self.late);
@@ -254,6 +268,11 @@ impl Reader {
             }
         }
     }
+}
+
+/// Whether a record says that the table of what is owed has new entries.
+fn is_owed(mut record: &[u8]) -> bool {
+    Header::take(&mut record).is_some_and(|header| header.kind == kind::OWED)
 }
 
 fn decode(record: &[u8], counters: &Counters, claims: &Claims, facts: &mut Vec<Fact>) {
@@ -284,6 +303,8 @@ fn take(untold: &mut Untold, counters: &Counters, claims: &Claims) -> Vec<Fact> 
 pub(super) struct Lost {
     pub(super) counts: Arc<Counts>,
     pub(super) losses: watch::Sender<Losses>,
+    /// Wakes the reader of what is owed.
+    pub(super) owed: Arc<Notify>,
 }
 
 impl Lost {
@@ -294,6 +315,7 @@ impl Lost {
             Ok(now) => *drops = now,
             Err(error) => tracing::warn!(%error, "probes: the loss counter cannot be read"),
         }
+        self.owed.notify_one();
         match self.counts.read() {
             Ok(losses) => {
                 // Two threads update it. The numbers only grow, so an older reading changes nothing.
@@ -308,6 +330,8 @@ impl Lost {
 pub(super) struct Counts {
     pub(super) drops: PerCpuArray<MapData, u64>,
     pub(super) dropped: PerCpuArray<MapData, u64>,
+    /// As `dropped`, of netns that are read again by themselves.
+    pub(super) overrun: PerCpuArray<MapData, u64>,
     pub(super) suppressed: PerCpuArray<MapData, u64>,
     pub(super) seen: PerCpuArray<MapData, u64>,
 }
@@ -321,7 +345,7 @@ impl Counts {
     /// Number of records of one kind that were dropped or suppressed.
     pub(super) fn of(&self, kind: u16) -> u64 {
         let count = |counters| sum(counters, u32::from(kind)).unwrap_or_default();
-        count(&self.dropped) + count(&self.suppressed)
+        count(&self.dropped) + count(&self.overrun) + count(&self.suppressed)
     }
 
     /// Number of events of one kind that the kernel half counted.

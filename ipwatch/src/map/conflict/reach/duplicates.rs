@@ -116,7 +116,7 @@ fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
         .filter(|netns| netns.dying.is_none() && has(netns, ip))
         .flat_map(|netns| {
             let own = netns.with_ip(ip).filter(move |(key, known)| {
-                let stale = known.touched < map.lost_last;
+                let stale = known.touched < map.lost_last.max(netns.overrun());
                 netns.is_routable(key) && known.is_used() && !stale
             });
             own.map(move |(key, known)| (netns, key.ifindex, known))

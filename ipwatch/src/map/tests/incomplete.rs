@@ -1,0 +1,183 @@
+//! A netns whose events were not all reported is read again, it alone, and counts as incomplete until then.
+
+use super::*;
+use crate::fact::Unreported;
+
+const FLOODED: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
+const OTHER: NetnsRef = NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(4) };
+
+/// Two pods' netns and the host's, all read.
+fn feed() -> Feed {
+    let mut feed = Feed::new(ALL);
+    feed.tell_from(Origin::Netlink, Observation::Source(source(SourceName::Netlink)));
+    feed.tell_from(Origin::Procfs, Observation::Source(source(SourceName::Procfs)));
+    for netns in [HOST, FLOODED, OTHER] {
+        feed.tell(Observation::Netns { netns });
+        dump(&mut feed, netns, &[]);
+    }
+    feed.wants(1_000);
+    feed
+}
+
+fn source(name: SourceName) -> Source {
+    Source { name: name.into(), status: SourceStatus::Active, detail: String::new() }
+}
+
+/// A dump of addresses that begins now.
+fn dump(feed: &mut Feed, netns: NetnsRef, found: &[u8]) {
+    let began = begin(feed, netns);
+    end(feed, netns, began, found);
+}
+
+fn begin(feed: &mut Feed, netns: NetnsRef) -> BootNs {
+    feed.tell_from(Origin::Netlink, Observation::Began(Scope::Addresses { netns }))
+}
+
+fn end(feed: &mut Feed, netns: NetnsRef, began: BootNs, found: &[u8]) {
+    for last in found {
+        let what = Observation::Address { netns, address: address(*last) };
+        feed.tell_at(began, Origin::Netlink, what);
+    }
+    let scope = Scope::Addresses { netns };
+    feed.tell_at(feed.at, Origin::Netlink, Observation::Ended { scope, began, complete: true });
+}
+
+fn held_back(netns: NetnsRef, addresses: u64) -> Observation {
+    Observation::LostIn { netns, unreported: Unreported { addresses, ..Unreported::default() } }
+}
+
+fn overrun(netns: NetnsRef) -> Observation {
+    Observation::LostIn { netns, unreported: Unreported { overrun: 1, ..Unreported::default() } }
+}
+
+/// The netns that are to be read now.
+fn readings(feed: &mut Feed, after_ms: u64) -> Vec<NetnsRef> {
+    let netns = |want| match want {
+        Request::Adopt { netns, .. } => Some(netns),
+        Request::Host => Some(HOST),
+        _ => None,
+    };
+    feed.wants(after_ms).into_iter().filter_map(netns).collect()
+}
+
+fn is_incomplete(feed: &Feed, netns: NetnsRef) -> bool {
+    let id = feed.map.find(&netns).unwrap();
+    feed.map.netns(id).unwrap().is_incomplete()
+}
+
+#[test]
+fn it_alone_is_read_again_and_that_it_was_not_is_said() {
+    for lost in [held_back(FLOODED, 9), overrun(FLOODED)] {
+        let mut feed = feed();
+        assert!(feed.map.verdict(ip(1), None).free, "{:?}", feed.map.verdict(ip(1), None).reasons);
+        feed.tell(lost);
+        let verdict = feed.map.verdict(ip(1), None);
+        let why = "net:[70] is being read again, because events of it were lost: nobody knows";
+        assert_eq!((verdict.free, verdict.reasons), (false, vec![why.to_owned()]));
+        assert!(!feed.map.knows_all_addresses());
+        assert_eq!(readings(&mut feed, 0), [FLOODED]);
+        dump(&mut feed, FLOODED, &[2]);
+        assert!(!is_incomplete(&feed, FLOODED) && feed.map.knows_all_addresses());
+        assert!(feed.map.verdict(ip(1), None).free);
+        assert_eq!(feed.ips(), [ip(2)]);
+        assert_eq!(readings(&mut feed, 120_000), []);
+    }
+}
+
+#[test]
+fn the_hosts_netns_is_read_likewise() {
+    let mut feed = feed();
+    feed.tell(overrun(HOST));
+    assert_eq!(readings(&mut feed, 0), [HOST]);
+    assert!(is_incomplete(&feed, HOST));
+    dump(&mut feed, HOST, &[]);
+    assert!(!is_incomplete(&feed, HOST));
+}
+
+/// What was lost while the dump ran may be missing from it.
+#[test]
+fn a_dump_that_began_before_the_loss_is_not_the_last_one() {
+    let mut feed = feed();
+    feed.tell(held_back(FLOODED, 9));
+    assert_eq!(readings(&mut feed, 0), [FLOODED]);
+    let began = begin(&mut feed, FLOODED);
+    feed.tell(held_back(FLOODED, 9));
+    end(&mut feed, FLOODED, began, &[2]);
+    assert!(is_incomplete(&feed, FLOODED));
+    assert_eq!(readings(&mut feed, 10), [], "not so soon");
+    assert_eq!(readings(&mut feed, 500), [FLOODED]);
+    dump(&mut feed, FLOODED, &[3]);
+    assert!(!is_incomplete(&feed, FLOODED));
+    assert_eq!(feed.ips(), [ip(3)]);
+}
+
+#[test]
+fn an_endless_flood_costs_few_readings_and_none_of_others() {
+    let mut feed = feed();
+    let mut all = Vec::new();
+    for _ in 0..600 {
+        feed.tell(held_back(FLOODED, 1_000));
+        // Netlink repeats what no probe has told.
+        feed.tell_from(
+            Origin::Netlink,
+            Observation::Address { netns: FLOODED, address: address(5) },
+        );
+        let read = readings(&mut feed, 100);
+        for netns in &read {
+            dump(&mut feed, *netns, &[]);
+        }
+        all.extend(read);
+    }
+    assert!((8..=16).contains(&all.len()), "{} in a minute", all.len());
+    assert!(all.iter().all(|netns| *netns == FLOODED), "{all:?}");
+    let said = feed.map.said_of_held_back(feed.at).unwrap();
+    assert!(said.ends_with("net:[70]: 600000 held back"), "{said}");
+    assert_eq!(feed.map.said_of_held_back(feed.at.plus(61_000 * MS)), None);
+}
+
+/// A flood keeps nobody else from being judged. If the ring buffer was full, an address may have moved unseen.
+#[test]
+fn a_full_buffer_unsettles_and_a_flood_does_not() {
+    let mut feed = feed();
+    feed.tell(held_back(FLOODED, 9));
+    assert!(!feed.map.is_unsettled());
+    feed.tell(overrun(OTHER));
+    assert!(feed.map.is_unsettled());
+    feed.at = feed.at.plus(11_000 * MS);
+    feed.tell(Observation::FirstAnswers);
+    assert!(!feed.map.is_unsettled());
+}
+
+#[test]
+fn tasks_that_were_not_told_are_read_and_no_netns() {
+    let mut feed = feed();
+    let walks = |wants: &[Request]| wants.contains(&Request::Walk { everywhere: false });
+    let unreported = Unreported { tasks: 5, ..Unreported::default() };
+    feed.tell(Observation::LostIn { netns: FLOODED, unreported });
+    let wants = feed.wants(0);
+    assert!(walks(&wants) && wants.len() == 1, "{wants:?}");
+    assert!(!is_incomplete(&feed, FLOODED));
+    feed.tell(Observation::LostIn { netns: FLOODED, unreported });
+    assert!(!walks(&feed.wants(10)), "not so soon");
+    assert!(walks(&feed.wants(500)));
+}
+
+/// Neighbours are reported by netlink as well, and claims by the next packet.
+#[test]
+fn neighbours_and_claims_have_nothing_read() {
+    let mut feed = feed();
+    let unreported = Unreported { neighbours: 5, claims: 5, ..Unreported::default() };
+    feed.tell(Observation::LostIn { netns: FLOODED, unreported });
+    assert_eq!(feed.wants(0), []);
+    assert!(!is_incomplete(&feed, FLOODED));
+    assert!(feed.map.said_of_held_back(feed.at).is_some());
+}
+
+#[test]
+fn of_one_that_has_ended_nothing_is_owed() {
+    let mut feed = feed();
+    feed.tell(Observation::NetnsGone { netns: FLOODED });
+    feed.tell(held_back(FLOODED, 9));
+    assert!(feed.map.find(&FLOODED).is_none(), "it is not revived");
+    assert_eq!(readings(&mut feed, 1_000), []);
+}

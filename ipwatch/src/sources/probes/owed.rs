@@ -1,0 +1,91 @@
+//! Reports the netns of which the kernel half has not told every event, so that they alone are read again.
+//!
+//! The kernel half wakes the reader once, however much is lost until the reader has looked. An entry is taken out of the
+//! table before its netns is reported: what is lost while the netns is being read makes another entry.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aya::maps::{Array, HashMap, MapData};
+use ipwatch_common::{MOST_OWED, Owed as Record, Wire as _};
+use tokio::sync::Notify;
+
+use super::events;
+use crate::clock;
+use crate::fact::{Fact, Observation, Origin, Unreported};
+use crate::sources::Emit;
+
+/// Between the first loss and the look, so that several losses are handled together, and between two looks.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The table that the kernel half fills.
+pub(super) struct Table {
+    pub(super) owed: HashMap<MapData, u64, [u8; Record::SIZE]>,
+    pub(super) owes: Array<MapData, u32>,
+}
+
+/// Reads the table when it is woken.
+pub struct Owed {
+    table: Table,
+    wake: Arc<Notify>,
+}
+
+impl std::fmt::Debug for Owed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Owed").finish_non_exhaustive()
+    }
+}
+
+impl Owed {
+    pub(super) fn new(table: Table, wake: Arc<Notify>) -> Self {
+        Self { table, wake }
+    }
+
+    /// Reports until the receiver of `emit` is closed.
+    ///
+    /// # Errors
+    /// The table cannot be written to. Its entries remain for the next run.
+    pub async fn run(&mut self, emit: &Emit) -> io::Result<()> {
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            // The names of the canary's netns may not be known yet.
+            emit.claims().settled().await;
+            if emit.send(self.take()?).await.is_err() {
+                return Ok(());
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    fn take(&mut self) -> io::Result<Vec<Fact>> {
+        // Reset first: an entry added to a table that was already read then wakes the reader again.
+        self.table.owes.set(0, 0, 0).map_err(io::Error::other)?;
+        let keys = self.table.owed.keys().filter_map(Result::ok);
+        let keys: BTreeSet<u64> = keys.take(MOST_OWED as usize).collect();
+        let mut records = Vec::with_capacity(keys.len());
+        for key in keys {
+            let record = self.table.owed.get(&key, 0).ok();
+            if self.table.owed.remove(&key).is_ok() {
+                records.extend(record.and_then(|bytes| events::whole::<Record>(&bytes)));
+            }
+        }
+        // After the last entry was taken out: every event in them is earlier.
+        let at = clock::now();
+        let fact = |record: &Record| Fact { at, origin: Origin::Probe, what: unreported(record) };
+        Ok(records.iter().map(fact).collect())
+    }
+}
+
+fn unreported(record: &Record) -> Observation {
+    let Record { netns, addresses, neighbours, claims, tasks, overrun } = record;
+    let unreported = Unreported {
+        addresses: *addresses,
+        neighbours: *neighbours,
+        claims: *claims,
+        tasks: *tasks,
+        overrun: *overrun,
+    };
+    Observation::LostIn { netns: events::netns_ref(netns), unreported }
+}
