@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,11 +16,12 @@ use support::fuse::Hung;
 use support::harness::FIGURE;
 use support::poll::until;
 use support::stuck::{self, How};
-use support::{Config, Daemon, Lab, Netns, daemon, eventually, patience, proc};
+use support::{Config, Daemon, Lab, Netns, daemon, eventually, patience, proc, prometheus};
 
 support::tests! {
     netns_that_are_full_take_no_memory @ Alone,
     under_a_flood_a_stuck_pod_is_found_as_soon needs [Fuse] @ Alone,
+    a_flood_of_addresses_concerns_its_netns_alone needs [Tracing] @ Kernel Stock,
 }
 
 /// Number of the user's netns, and of the entries in each: as many neighbours and routes as ipwatch keeps of one.
@@ -241,4 +242,76 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
         assert!(took <= 2.0 * quiet, "{name}: {took:.1} s, {quiet:.1} s where nobody floods");
         drop(strangers);
     }
+}
+
+/// More than an owner's netns may report at once, and fewer messages than a netlink socket of the daemon holds.
+const FLOOD: u32 = 3_000;
+/// Addresses that are left at the end, when no further event may be reported.
+const LEFT: u32 = 20;
+
+/// The inode of a process's netns.
+fn netns_of(pid: u32) -> Option<u64> {
+    Some(fs::metadata(format!("/proc/{pid}/ns/net")).ok()?.ino())
+}
+
+/// A user adds and removes addresses faster than they may be reported: with their device, the kernel removes all at once,
+/// so that a slow machine does not let them pass. Those of a pod are reported all the same, the
+/// user's netns is read again, and no other.
+fn a_flood_of_addresses_concerns_its_netns_alone(lab: &Lab) {
+    let open = OpenDir::new(lab);
+    let ip = |n: u32| Ipv4Addr::from_bits(0x0a09_0000 + n);
+    let all = (1..=FLOOD).map(|n| format!("addr add {}/32 dev d0", ip(n)));
+    let flood = batch(&open.0, "flood", all);
+    let left = (1..=LEFT).map(|n| format!("addr add {}/32 dev d0", ip(FLOOD + n)));
+    let left = batch(&open.0, "left", left);
+    let go = open.0.join("go");
+    let script = format!(
+        "ip link add d0 type veth peer name d1 && ip link set d0 up && until [ -e {} ]; do sleep 0.1; done; \
+         ip -batch {}; ip link del d0; ip link add d0 type veth peer name d1; ip link set d0 up; ip -batch {}",
+        go.display(),
+        flood.display(),
+        left.display()
+    );
+    let socket = lab.dir().join("metrics.sock");
+    let config = format!("[metrics]\nlisten = \"unix:{}\"", socket.display());
+    let daemon = Daemon::start(lab, &Config::default().line(&config));
+    let counted = |name: &str| prometheus::get_unix(&socket, "/metrics").value(name);
+    let pod = Netns::new(lab, "pod");
+    pod.veth_to_host();
+    let stranger = Stranger::start(&open.0, "flooder", &script);
+    let netns = eventually("the user's netns is known", 20, || {
+        let inode = netns_of(stranger.child.id())?;
+        let known = daemon.list("addresses", &["query", "netns", &inode.to_string()]);
+        (inode != netns_of(std::process::id())? && !known.is_empty()).then_some(inode)
+    });
+    let before = counted("ipwatch_resyncs_total");
+    assert_eq!(counted("ipwatch_netns_resyncs_total"), 0.0);
+
+    fs::write(&go, "").expect("let it begin");
+    let (mut slowest, mut rounds) = (Duration::ZERO, 0);
+    while !stranger.is_done() || rounds < 5 {
+        pod.add_address(&lab.cidr(9), "eth0");
+        let added = Instant::now();
+        daemon.await_ip(lab.ip(9), pod.inode);
+        slowest = slowest.max(added.elapsed());
+        pod.ip(&format!("addr del {} dev eth0", lab.cidr(9)));
+        daemon.await_no_ip(lab.ip(9), pod.inode);
+        rounds += 1;
+    }
+    println!(
+        "{FIGURE}{rounds} addresses of a pod under a flood: each known after {slowest:.1?} at most"
+    );
+    let map = eventually("who floods is said", 10, || daemon.source("map"));
+    let said = map["detail"].to_string();
+    assert!(said.contains(&format!("net:[{netns}] of uid {NOBODY}: ")), "{said}");
+    until("the user's netns has been read again", 30, || {
+        let known = daemon.list("addresses", &["query", "netns", &netns.to_string()]);
+        let on_d0 =
+            |one: &&serde_json::Value| one["interface"]["name"] == "d0" && one["scope"] == "global";
+        let known: std::collections::BTreeSet<String> =
+            known.iter().filter(on_d0).map(|one| one["ip"].as_str().unwrap().to_owned()).collect();
+        known == (1..=LEFT).map(|n| ip(FLOOD + n).to_string()).collect()
+    });
+    assert!(counted("ipwatch_netns_resyncs_total") > 0.0, "events were held back");
+    assert_eq!(counted("ipwatch_resyncs_total"), before, "nothing else was read again");
 }
