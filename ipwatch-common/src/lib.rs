@@ -423,6 +423,9 @@ record! {
 /// Maximum number of netns whose events were not reported, until the user half reads the table.
 pub const MOST_OWED: u32 = 1024;
 
+/// Maximum number of those that are in a user namespace: whoever has one netns can have any number of them.
+pub const MOST_OWED_TO_USERS: u32 = 512;
+
 record! {
     /// A netns whose events were not all reported since the user half last looked, by its cookie, or its inode if it has
     /// none. The counts are lower bounds: two CPUs may count at once.
@@ -430,15 +433,17 @@ record! {
         /// The netns.
         pub netns: Netns,
         /// Events of addresses and devices that were held back, because the netns or its owner caused too many.
-        pub addresses: u64,
+        pub addresses: u32,
         /// Updates of neighbour entries, likewise.
-        pub neighbours: u64,
+        pub neighbours: u32,
         /// Claims of IPs, likewise.
-        pub claims: u64,
+        pub claims: u32,
         /// Events of tasks, likewise.
-        pub tasks: u64,
+        pub tasks: u32,
         /// Events of addresses and devices for which the ring buffer had no room.
-        pub overrun: u64,
+        pub overrun: u32,
+        /// 0.
+        pub reserved: u32,
     }
 }
 

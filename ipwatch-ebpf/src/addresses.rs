@@ -13,7 +13,7 @@ use crate::offsets::{
     IFA6_FLAGS, IFA6_IDEV, IFA6_PEER, IFA6_PREFIX_LEN, IN_DEVICE_DEV, INET6_DEV_DEV, SKB_HEAD,
     SKB_MAC_HEADER,
 };
-use crate::owed::{What, owe};
+use crate::owed::{self, What, owe};
 use crate::read::{self, Addr, field};
 
 /// `include/linux/netdevice.h`, the same since 2.6.
@@ -55,18 +55,18 @@ fn ipv4_message(event: u32, ifa: Addr) {
     }
 }
 
-/// The netns of a device, unless it has caused too many records.
+/// The netns of a device, and the kind as [`owed::of`] makes it, unless it has caused too many records.
 #[inline(always)]
-fn may_tell(kind: u16, device: Addr) -> Option<Netns> {
+fn may_tell(kind: u16, device: Addr) -> Option<(Netns, u16)> {
     let net = read::net_of_device(device);
-    let netns = read::netns(net);
-    admits(Class::Addresses, kind, &netns, Owner::of(net)).then_some(netns)
+    let (netns, owner) = (read::netns(net), Owner::of(net));
+    admits(Class::Addresses, kind, &netns, owner).then_some((netns, owed::of(owner, kind)))
 }
 
 #[inline(always)]
 fn ipv4_record(kind: u16, ifa: Addr) {
     let device: Addr = field(field(ifa, &IFA4_DEV), &IN_DEVICE_DEV);
-    let Some(netns) = may_tell(kind, device) else { return };
+    let Some((netns, owed)) = may_tell(kind, device) else { return };
     let record = AddressRecord {
         header: header::<AddressRecord>(kind),
         netns,
@@ -81,13 +81,13 @@ fn ipv4_record(kind: u16, ifa: Addr) {
         offender: [0; 6],
         reserved: [0; 6],
     };
-    emit_within(kind, &record, [&record.netns]);
+    emit_within(kind, &record, [(&record.netns, owed)]);
 }
 
 #[inline(always)]
 fn ipv6_record(kind: u16, ifp: Addr, offender: [u8; 6]) {
     let device: Addr = field(field(ifp, &IFA6_IDEV), &INET6_DEV_DEV);
-    let Some(netns) = may_tell(kind, device) else { return };
+    let Some((netns, owed)) = may_tell(kind, device) else { return };
     let prefix_len: u32 = field(ifp, &IFA6_PREFIX_LEN);
     let record = AddressRecord {
         header: header::<AddressRecord>(kind),
@@ -103,7 +103,7 @@ fn ipv6_record(kind: u16, ifp: Addr, offender: [u8; 6]) {
         offender,
         reserved: [0; 6],
     };
-    emit_within(kind, &record, [&record.netns]);
+    emit_within(kind, &record, [(&record.netns, owed)]);
 }
 
 /// `inet6addr_notifier_call_chain(val, ifp)`: as for IPv4; the address may still be tentative.
@@ -221,13 +221,14 @@ fn move_ends(device: Option<Addr>) {
     let _ = MOVES.remove(task);
     // An argument has a type, and what was in a map has none.
     let device = device.unwrap_or(moved.device);
-    let to = read::netns(read::net_of_device(device));
+    let to_net = read::net_of_device(device);
+    let (to, to_owed) = (read::netns(to_net), owed::of(Owner::of(to_net), kind::DEVICE_MOVED));
     if (to.cookie, to.inode) == (moved.from.cookie, moved.from.inode) {
         return;
     }
     // Whoever moves a device has the netns that it leaves.
     if !admits(Class::Addresses, kind::DEVICE_MOVED, &moved.from, moved.owner) {
-        owe(&to, What::Addresses, kind::DEVICE_MOVED);
+        owe(&to, What::Addresses, to_owed);
         return;
     }
     let record = MoveRecord {
@@ -237,7 +238,9 @@ fn move_ends(device: Option<Addr>) {
         from_ifindex: moved.from_ifindex as u32,
         to_ifindex: read::index_of_device(device),
     };
-    emit_within(kind::DEVICE_MOVED, &record, [&record.from, &record.to]);
+    let from_owed = owed::of(moved.owner, kind::DEVICE_MOVED);
+    let within = [(&record.from, from_owed), (&record.to, to_owed)];
+    emit_within(kind::DEVICE_MOVED, &record, within);
 }
 
 #[fentry]

@@ -67,13 +67,14 @@ pub fn emit<T>(kind: u16, record: &T) {
     }
 }
 
-/// Hands a record of what is in these netns to the user half. If it did not fit, they are read again.
+/// Hands a record of what is in these netns to the user half. If it did not fit, they are read again. With each netns comes
+/// the kind as [`owed::of`] makes it.
 #[inline(always)]
-pub fn emit_within<T, const N: usize>(kind: u16, record: &T, within: [&Netns; N]) {
+pub fn emit_within<T, const N: usize>(kind: u16, record: &T, within: [(&Netns, u16); N]) {
     if EVENTS.output::<T>(record, 0).is_err() {
         count(&OVERRUN, u32::from(kind));
-        for netns in within {
-            owed::owe(netns, What::Overrun, kind);
+        for (netns, owed) in within {
+            owed::owe(netns, What::Overrun, owed);
         }
         look();
     }

@@ -1,7 +1,8 @@
 //! How many records each party may cause, so that a flood of one pushes no record of another out of a ring buffer.
 //!
-//! A netns has a token bucket for each class of records, and so has the user who owns its user namespace: whoever can
-//! make one netns can make any number of them. The buckets of both must have a token. In the host's netns only root
+//! A netns has a token bucket for each class of records, and so has the user who owns its user namespace, of nested ones the
+//! outermost: whoever can make one netns, or one user namespace, can make any number of them. The buckets of both must have
+//! a token. In the host's netns only root
 //! changes addresses and devices, so these have no limit there. Its neighbour entries and claims are caused by whatever
 //! is sent to its links: there each link has a bucket.
 //!
@@ -13,14 +14,16 @@ use aya_ebpf::maps::LruHashMap;
 use ipwatch_common::{Budget, Netns};
 
 use crate::emit::suppressed;
-use crate::offsets::{HOST_INODE, NET_USER_NS, USER_NS_INODE, USER_NS_LEVEL, USER_NS_OWNER};
+use crate::offsets::{
+    HOST_INODE, NET_USER_NS, USER_NS_INODE, USER_NS_LEVEL, USER_NS_OWNER, USER_NS_PARENT,
+};
 use crate::owed::{self, What};
 use crate::read::{Addr, field};
 
 /// What has a budget of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Addresses, and devices that move: more than any pod needs at its start.
+    /// Addresses, and devices that move.
     Addresses,
     Neighbours,
     Claims,
@@ -31,6 +34,14 @@ pub enum Class {
 }
 
 impl Class {
+    /// Of a netns that only root can have made: more than runtimes and daemons do there.
+    const fn budget_of_root(self) -> Budget {
+        match self {
+            Class::Addresses => Budget::new(1_000, 2_000),
+            class => class.budget(),
+        }
+    }
+
     const fn budget(self) -> Budget {
         match self {
             Class::Addresses => Budget::new(250, 1_000),
@@ -43,6 +54,11 @@ impl Class {
     /// Of all netns of one owner together.
     const fn owners_budget(self) -> Budget {
         self.budget().doubled()
+    }
+
+    /// Of all netns in user namespaces that root made.
+    const fn roots_budget(self) -> Budget {
+        self.owners_budget().doubled().doubled()
     }
 
     /// As what it is counted; `None` for what is of no netns.
@@ -80,6 +96,7 @@ pub struct Owner(u64);
 impl Owner {
     /// No cookie and no inode has this bit.
     const IS_OWNER: u64 = 1 << 63;
+    const ROOTS: u64 = 1 << 32;
     /// Of the first user namespace, where only root makes netns.
     pub const ROOT: Self = Self(0);
 
@@ -89,19 +106,37 @@ impl Owner {
         Self(Self::IS_OWNER | u64::from(uid))
     }
 
+    /// A user has many uids within a user namespace of his own (subuids), and those that he makes there belong to them: the
+    /// outermost one belongs to himself.
     #[inline(always)]
     pub fn of(net: Addr) -> Self {
-        let user_ns: Addr = field(net, &NET_USER_NS);
+        let mut user_ns: Addr = field(net, &NET_USER_NS);
         if user_ns == 0 || field::<u32>(user_ns, &USER_NS_LEVEL) == 0 {
             return Self::ROOT;
         }
-        match field(user_ns, &USER_NS_OWNER) {
-            // Of a runtime's pods: each is on its own.
-            0u32 => {
-                Self(Self::IS_OWNER | 1 << 32 | u64::from(field::<u32>(user_ns, &USER_NS_INODE)))
+        // So deep they are nested at most (`create_user_ns`: level > 32, kernel/user_namespace.c).
+        for _ in 0..32 {
+            if field::<u32>(user_ns, &USER_NS_LEVEL) <= 1 {
+                break;
             }
+            match field(user_ns, &USER_NS_PARENT) {
+                0 => break,
+                parent => user_ns = parent,
+            }
+        }
+        match field(user_ns, &USER_NS_OWNER) {
+            // Of a runtime's pods, or of the root of a container: each is on its own, within what all of them have.
+            0u32 => Self(
+                Self::IS_OWNER | Self::ROOTS | u64::from(field::<u32>(user_ns, &USER_NS_INODE)),
+            ),
             uid => Self::user(uid),
         }
+    }
+
+    /// Whether root made its user namespace, as runtimes do and as the root of a container can.
+    #[inline(always)]
+    fn is_roots(self) -> bool {
+        self.0 & Self::ROOTS != 0
     }
 }
 
@@ -121,12 +156,14 @@ pub fn admits_on_link(class: Class, kind: u16, netns: &Netns, owner: Owner, ifin
 
 #[inline(always)]
 fn has_token(class: Class, kind: u16, netns: &Netns, owner: Owner, link: u32) -> bool {
-    let has = take(class, link, owed::name(netns), class.budget())
-        && (owner == Owner::ROOT || take(class, 0, owner.0, class.owners_budget()));
+    let own = if owner == Owner::ROOT { class.budget_of_root() } else { class.budget() };
+    let has = take(class, link, owed::name(netns), own)
+        && (owner == Owner::ROOT || take(class, 0, owner.0, class.owners_budget()))
+        && (!owner.is_roots() || take(class, 0, Owner::user(0).0, class.roots_budget()));
     if !has {
         suppressed(kind);
         if let Some(what) = class.what() {
-            owed::owe(netns, what, kind);
+            owed::owe(netns, what, owed::of(owner, kind));
         }
     }
     has

@@ -157,6 +157,7 @@ impl NodeMap {
                 }
             }
             Observation::LostIn { netns, unreported } => self.lost_in(netns, *unreported, at),
+            Observation::LostInUsers => self.lost_in_users(at),
             Observation::Began(Scope::Endpoints { store }) => self.endpoints_began(store),
             Observation::Began(scope) => self.dump_began(scope, at),
             Observation::Ended { scope: Scope::Endpoints { store }, began, complete } => {

@@ -218,6 +218,9 @@ impl Core {
                 Observation::LostIn { unreported, .. } if unreported.concerns_addresses() => {
                     self.scrape.netns_resyncs += 1;
                 }
+                Observation::LostInUsers => {
+                    tracing::info!("events were lost in many netns of users: reading them again");
+                }
                 Observation::Source(source) => {
                     let earlier = batch[..at].iter().rev().find_map(|fact| match &fact.what {
                         Observation::Source(earlier) => {
@@ -475,9 +478,12 @@ impl Core {
             detail.extend(map.said_of_short());
             short.push(detail);
         }
-        short.extend(map.said_of_held_back(clock::now()));
+        let held_back = map.said_of_held_back(clock::now());
+        let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
+        short.extend(held_back.map(|(said, _)| said));
         if !short.is_empty() {
-            let (name, status) = (SourceName::Map.into(), SourceStatus::Degraded);
+            let status = if is_short { SourceStatus::Degraded } else { SourceStatus::Active };
+            let name = SourceName::Map.into();
             sources.push(SourceState { name, status, detail: short.join("; ") });
         }
         sources.sort_by(|a, b| a.name.cmp(&b.name));
@@ -542,6 +548,11 @@ fn is_told_at_once(fact: &Fact) -> bool {
     use Observation as O;
     !matches!(
         fact.what,
-        O::Task(_) | O::TaskExiting { .. } | O::TaskReleased { .. } | O::Signalled { .. }
+        O::Task(_)
+            | O::TaskExiting { .. }
+            | O::TaskReleased { .. }
+            | O::Signalled { .. }
+            | O::LostIn { .. }
+            | O::LostInUsers
     )
 }

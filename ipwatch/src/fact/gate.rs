@@ -148,6 +148,7 @@ impl Check<'_> {
             | Observation::FirstAnswers
             | Observation::Lost { .. }
             | Observation::LostIn { .. }
+            | Observation::LostInUsers
             | Observation::ProcessDoubted { .. }
             | Observation::Began(_)
             | Observation::Ended { .. }

@@ -66,6 +66,9 @@ pub enum Observation {
         #[serde(flatten)]
         unreported: Unreported,
     },
+    /// Events were not reported in more netns of users than are told one by one: each of them is as after
+    /// [`LostIn`](Self::LostIn).
+    LostInUsers,
     /// A dump of `scope` began: entries last touched before this fact's `at` are removed when it ends.
     Began(Scope),
     /// The dump ended. Only a complete dump removes entries: what a truncated dump did not name is unknown.

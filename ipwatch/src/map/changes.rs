@@ -135,7 +135,11 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
         | Observation::Refused { .. }
         | Observation::Lost { .. } => (Kinds::ALL, Anywhere),
         Observation::FirstAnswers => (Kinds::NONE, Anywhere),
-        Observation::LostIn { .. } => (Kinds::ADDRESSES | Kinds::NETNS | Kinds::ROUTES, Anywhere),
+        Observation::LostIn { netns, unreported } if unreported.concerns_addresses() => {
+            (Kinds::ADDRESSES | Kinds::NETNS | Kinds::ROUTES, Netns(netns))
+        }
+        Observation::LostIn { .. } => (Kinds::NONE, Anywhere),
+        Observation::LostInUsers => (Kinds::ADDRESSES | Kinds::NETNS | Kinds::ROUTES, Anywhere),
         Observation::Began(scope) | Observation::Ended { scope, .. } => (of_scope(scope), Anywhere),
         Observation::Netns { .. }
         | Observation::NetnsCreated { .. }

@@ -73,6 +73,8 @@ pub(super) struct Kernel {
     missed: missed::Missed,
     /// When all tasks are read because events of some were not reported.
     task_readings: incomplete::Readings,
+    /// Before when no further netns of users is read because of losses.
+    users_read_from: BootNs,
     teardowns: teardown::Teardowns,
     /// Number of [`Scope::Tasks`](crate::fact::Scope::Tasks) snapshots that ended: what the first one found existed
     /// before ipwatch started.

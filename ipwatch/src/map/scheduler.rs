@@ -155,6 +155,14 @@ impl Pending {
         }
     }
 
+    /// Events of this netns were lost. If it is being read, that goes on: what whoever floods it could otherwise do is to have
+    /// it opened again and again, and every other netns waits behind that.
+    pub(super) fn lost_in(&mut self, id: NetnsId, host: bool, at: BootNs) {
+        if host || self.adopt_tries.get(&id).is_none_or(|tries| !tries.asked) {
+            self.doubted(id, host, at);
+        }
+    }
+
     /// A runtime vouches for it: it waits behind no stranger's.
     pub(super) fn vouched(&mut self, id: NetnsId, at: BootNs) {
         if self.openings.leaves(id) {

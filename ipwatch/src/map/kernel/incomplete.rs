@@ -15,6 +15,8 @@ const MS: u64 = 1_000_000;
 const FIRST_PAUSE: u64 = 500 * MS;
 /// The longest pause.
 const LONGEST_PAUSE: u64 = 8_000 * MS;
+/// Between two readings of any netns of users: whoever has one can have any number of them.
+const USERS_APART: u64 = 100 * MS;
 /// As many of the last pause without a loss, and the next reading is at once again.
 const CALM: u64 = 4;
 /// How long people are told of it afterwards.
@@ -31,13 +33,17 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    /// When to read what was lost at `at`: not before `at`.
-    fn next(&mut self, at: BootNs) -> BootNs {
+    /// When to read what was lost at `at`: not before `at`, nor before what `of_all` allows for those that share a pace.
+    fn next(&mut self, at: BootNs, of_all: Option<&mut BootNs>) -> BootNs {
         if self.due < at {
             if at.since(self.due) > CALM * self.pause {
                 self.pause = 0;
             }
             self.due = at.max(self.due.plus(self.pause));
+            if let Some(of_all) = of_all {
+                self.due = self.due.max(*of_all);
+                *of_all = self.due.plus(USERS_APART);
+            }
             self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         }
         self.due
@@ -87,7 +93,7 @@ impl NodeMap {
     pub(in crate::map) fn lost_in(&mut self, netns: &NetnsRef, unreported: Unreported, at: BootNs) {
         let Unreported { addresses, neighbours, claims, tasks, overrun } = unreported;
         if tasks > 0 {
-            let due = self.kernel.task_readings.next(at);
+            let due = self.kernel.task_readings.next(at, None);
             self.scheduler.walk_by(due);
         }
         let Some(id) = self.find(netns) else { return };
@@ -107,8 +113,28 @@ impl NodeMap {
             self.overrun_last = at;
             self.conflict.readdressed();
         }
-        let (host, due) = (entry.host, entry.incomplete.readings.next(at));
-        self.scheduler.doubted(id, host, due);
+        self.read_after_loss(id, at);
+    }
+
+    /// Events in netns of users were not reported, in more of them than are told one by one.
+    pub(in crate::map) fn lost_in_users(&mut self, at: BootNs) {
+        let theirs = |entry: &&Netns| entry.is_strangers() && entry.dying.is_none();
+        let all: Vec<NetnsId> = self.kernel.all().filter(theirs).map(|entry| entry.id).collect();
+        for id in all {
+            if let Some(entry) = self.kernel.netns.get_mut(&id) {
+                entry.incomplete.lost = entry.incomplete.lost.max(at);
+                self.read_after_loss(id, at);
+            }
+        }
+    }
+
+    /// Has a netns read again. One that is being read is read once more when that has ended: see
+    /// [`read_once_more`](Self::read_once_more).
+    fn read_after_loss(&mut self, id: NetnsId, at: BootNs) {
+        let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
+        let of_all = entry.is_a_users().then_some(&mut self.kernel.users_read_from);
+        let (host, due) = (entry.host, entry.incomplete.readings.next(at, of_all));
+        self.scheduler.lost_in(id, host, due);
         self.mark_short(id);
     }
 
@@ -121,19 +147,21 @@ impl NodeMap {
         self.scheduler.doubted(id, host, due);
     }
 
-    /// The netns that have caused more events than are reported within the last minute, for people; those with most come
-    /// first.
+    /// The netns that have caused more events than are reported within the last minute, for people, those with most first;
+    /// and whether addresses are among these events, so that such a netns is read again.
     #[must_use]
-    pub fn said_of_held_back(&self, now: BootNs) -> Option<String> {
+    pub fn said_of_held_back(&self, now: BootNs) -> Option<(String, bool)> {
         let recent = |entry: &&Netns| {
             let Incomplete { held_back, held_back_at, .. } = entry.incomplete;
             held_back > 0 && now.since(held_back_at) < TOLD
         };
         let mut all: Vec<&Netns> = self.kernel.all().filter(recent).collect();
         all.sort_by_key(|entry| (std::cmp::Reverse(entry.incomplete.held_back), entry.id));
-        let mut said =
-            "network namespaces with more events than are reported, which are read again: "
-                .to_owned();
+        let are_read = |entry: &Netns| {
+            let lost = entry.incomplete.lost;
+            lost > BootNs::default() && now.since(lost) < TOLD
+        };
+        let mut said = "network namespaces with more events than are reported: ".to_owned();
         for (place, entry) in all.iter().take(LISTED).enumerate() {
             let apart = if place > 0 { ", " } else { "" };
             let name = match (entry.host, entry.names.inode) {
@@ -144,12 +172,14 @@ impl NodeMap {
             let whose = entry.user.filter(|uid| *uid != 0);
             let whose = whose.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
             let count = entry.incomplete.held_back;
-            let _ = write!(said, "{apart}{name}{whose}: {count} held back");
+            let read = if are_read(entry) { ", read again" } else { "" };
+            let _ = write!(said, "{apart}{name}{whose}: {count} held back{read}");
         }
         if let Some(more) = all.len().checked_sub(LISTED).filter(|more| *more > 0) {
             let _ = write!(said, " and {more} more");
         }
-        (!all.is_empty()).then_some(said)
+        let read = all.iter().any(|entry| are_read(entry));
+        (!all.is_empty()).then_some((said, read))
     }
 }
 
@@ -163,7 +193,7 @@ mod tests {
         let mut at = BootNs(10_000 * MS);
         let mut dues = Vec::new();
         for _ in 0..200 {
-            let due = readings.next(at);
+            let due = readings.next(at, None);
             assert!(due >= at);
             dues.push(due.0 / MS);
             at = at.plus(100 * MS);
@@ -171,6 +201,6 @@ mod tests {
         dues.dedup();
         assert_eq!(dues[..6], [10_000, 10_500, 11_500, 13_500, 17_500, 25_500]);
         let at = BootNs((25_500 + 8_000 * CALM) * MS);
-        assert_eq!(readings.next(at.plus(MS)), at.plus(MS), "it was calm meanwhile");
+        assert_eq!(readings.next(at.plus(MS), None), at.plus(MS), "it was calm meanwhile");
     }
 }

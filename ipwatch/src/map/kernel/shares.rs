@@ -272,7 +272,8 @@ impl NodeMap {
             else {
                 continue;
             };
-            let fits = entry.addresses.len() < of_one;
+            // One whose events were lost is read at its own pace.
+            let fits = entry.unkept.all() > 0 && entry.addresses.len() < of_one;
             if fits && (room || entry.host) {
                 self.scheduler.doubted(id, entry.host, now);
             }

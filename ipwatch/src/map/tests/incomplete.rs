@@ -130,9 +130,61 @@ fn an_endless_flood_costs_few_readings_and_none_of_others() {
     }
     assert!((8..=16).contains(&all.len()), "{} in a minute", all.len());
     assert!(all.iter().all(|netns| *netns == FLOODED), "{all:?}");
-    let said = feed.map.said_of_held_back(feed.at).unwrap();
-    assert!(said.ends_with("net:[70]: 600000 held back"), "{said}");
+    let (said, _) = feed.map.said_of_held_back(feed.at).unwrap();
+    assert!(said.ends_with("net:[70]: 600000 held back, read again"), "{said}");
     assert_eq!(feed.map.said_of_held_back(feed.at.plus(61_000 * MS)), None);
+}
+
+/// A netns that takes long to be read is not opened again meanwhile: everybody's wait in one queue.
+#[test]
+fn one_that_is_being_read_is_not_opened_again_meanwhile() {
+    let mut feed = feed();
+    let mut all = Vec::new();
+    for _ in 0..500 {
+        feed.tell(held_back(FLOODED, 1_000));
+        all.extend(readings(&mut feed, 100));
+    }
+    assert_eq!(all, [FLOODED], "50 seconds");
+    dump(&mut feed, FLOODED, &[]);
+    assert!(!is_incomplete(&feed, FLOODED));
+}
+
+/// One user's many netns are read at a pace that all of them share; a pod's is not concerned.
+#[test]
+fn many_netns_of_one_user_share_a_pace() {
+    let mut feed = feed();
+    let of = |n: u32| full(100 + u64::from(n), 1_000 + n, 100 + n as i32);
+    let users: Vec<NetnsRef> = (0..50).map(of).collect();
+    for netns in &users {
+        feed.tell(Observation::Netns { netns: *netns });
+        feed.tell(Observation::NetnsUser { netns: *netns, uid: 65_534 });
+        dump(&mut feed, *netns, &[]);
+    }
+    feed.wants(120_000);
+    for round in 0..2 {
+        let (mut all, began) = (Vec::new(), feed.at);
+        for _ in 0..10 {
+            match round {
+                0 => users.iter().for_each(|netns| drop(feed.tell(held_back(*netns, 9)))),
+                _ => drop(feed.tell(Observation::LostInUsers)),
+            }
+            feed.tell(held_back(OTHER, 9));
+            let read = readings(&mut feed, 100);
+            read.iter().for_each(|netns| dump(&mut feed, *netns, &[]));
+            all.extend(read);
+        }
+        let others = all.iter().filter(|netns| **netns == OTHER).count();
+        assert!((1..=3).contains(&others), "{others}");
+        let theirs = all.iter().filter(|netns| users.contains(netns)).count();
+        let tenths = feed.at.since(began) / (100 * MS);
+        assert!(
+            (8..=tenths as usize + 1).contains(&theirs),
+            "{theirs} in {tenths} tenths of a second"
+        );
+        feed.wants(120_000);
+        users.iter().chain([&OTHER]).for_each(|netns| dump(&mut feed, *netns, &[]));
+    }
+    assert!(feed.map.knows_all_addresses());
 }
 
 /// A flood keeps nobody else from being judged. If the ring buffer was full, an address may have moved unseen.
@@ -170,7 +222,8 @@ fn neighbours_and_claims_have_nothing_read() {
     feed.tell(Observation::LostIn { netns: FLOODED, unreported });
     assert_eq!(feed.wants(0), []);
     assert!(!is_incomplete(&feed, FLOODED));
-    assert!(feed.map.said_of_held_back(feed.at).is_some());
+    let (said, read) = feed.map.said_of_held_back(feed.at).unwrap();
+    assert!(said.ends_with("net:[70]: 10 held back") && !read, "{said}");
 }
 
 #[test]

@@ -90,6 +90,7 @@ const MEMBERS: &[Member] = &[
     member("NET_USER_NS", Read::Whole(8), &[("net", "user_ns")]),
     member("USER_NS_OWNER", Read::Whole(4), &[("user_namespace", "owner")]),
     member("USER_NS_INODE", Read::Whole(4), &[("user_namespace", "ns.inum")]),
+    member("USER_NS_PARENT", Read::Whole(8), &[("user_namespace", "parent")]),
     member("DEVICE_NET", Read::Whole(8), &[("net_device", "nd_net")]),
     member("DEVICE_INDEX", Read::Whole(4), &[("net_device", "ifindex")]),
     member("DEVICE_ADDR_LEN", Read::Whole(1), &[("net_device", "addr_len")]),
@@ -156,7 +157,7 @@ const MEMBERS: &[Member] = &[
 
 /// Groups of members that programs need. `TASK_STATE`, `TASK_EXIT_STATE`, `TASK_ARRIVAL`, `TASK_SIGHAND`,
 /// `SIGNAL_EXEC_TASK`, `SIGNAL_THREADS`, `SIGHAND_ACTION`, `NET_COOKIE`, `NET_REFS`, `NET_USER_NS`, `USER_NS_OWNER`,
-/// `USER_NS_INODE` and those on the way from a file to its directory are in none of them: without these, less is
+/// `USER_NS_INODE`, `USER_NS_PARENT` and those on the way from a file to its directory are in none of them: without these, less is
 /// reported, but nothing wrong.
 pub(super) mod need {
     /// To identify a netns.

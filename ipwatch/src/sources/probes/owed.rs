@@ -19,6 +19,13 @@ use crate::sources::Emit;
 
 /// Between the first loss and the look, so that several losses are handled together, and between two looks.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at most.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// Indexes of `owes`, as in the kernel half (`ipwatch-ebpf/src/owed.rs`).
+const WOKEN: u32 = 0;
+const TO_USERS: u32 = 1;
+const TO_ALL_USERS: u32 = 2;
 
 /// The table that the kernel half fills.
 pub(super) struct Table {
@@ -55,13 +62,17 @@ impl Owed {
             if emit.send(self.take()?).await.is_err() {
                 return Ok(());
             }
-            self.wake.notified().await;
+            // The flag is set and the entry is made without an order between them: one in a very long time is found late.
+            let _ = tokio::time::timeout(IDLE, self.wake.notified()).await;
         }
     }
 
     fn take(&mut self) -> io::Result<Vec<Fact>> {
         // Reset first: an entry added to a table that was already read then wakes the reader again.
-        self.table.owes.set(0, 0, 0).map_err(io::Error::other)?;
+        self.table.owes.set(WOKEN, 0, 0).map_err(io::Error::other)?;
+        self.table.owes.set(TO_USERS, 0, 0).map_err(io::Error::other)?;
+        let to_all_users = self.table.owes.get(&TO_ALL_USERS, 0).is_ok_and(|all| all != 0);
+        self.table.owes.set(TO_ALL_USERS, 0, 0).map_err(io::Error::other)?;
         let keys = self.table.owed.keys().filter_map(Result::ok);
         let keys: BTreeSet<u64> = keys.take(MOST_OWED as usize).collect();
         let mut records = Vec::with_capacity(keys.len());
@@ -73,19 +84,20 @@ impl Owed {
         }
         // After the last entry was taken out: every event in them is earlier.
         let at = clock::now();
-        let fact = |record: &Record| Fact { at, origin: Origin::Probe, what: unreported(record) };
-        Ok(records.iter().map(fact).collect())
+        let users = to_all_users.then_some(Observation::LostInUsers);
+        let all = records.iter().map(unreported).chain(users);
+        Ok(all.map(|what| Fact { at, origin: Origin::Probe, what }).collect())
     }
 }
 
 fn unreported(record: &Record) -> Observation {
-    let Record { netns, addresses, neighbours, claims, tasks, overrun } = record;
+    let Record { netns, addresses, neighbours, claims, tasks, overrun, .. } = record;
     let unreported = Unreported {
-        addresses: *addresses,
-        neighbours: *neighbours,
-        claims: *claims,
-        tasks: *tasks,
-        overrun: *overrun,
+        addresses: u64::from(*addresses),
+        neighbours: u64::from(*neighbours),
+        claims: u64::from(*claims),
+        tasks: u64::from(*tasks),
+        overrun: u64::from(*overrun),
     };
     Observation::LostIn { netns: events::netns_ref(netns), unreported }
 }
