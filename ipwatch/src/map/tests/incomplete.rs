@@ -164,9 +164,10 @@ fn many_netns_of_one_user_share_a_pace() {
     for round in 0..2 {
         let (mut all, began) = (Vec::new(), feed.at);
         for _ in 0..10 {
-            match round {
-                0 => users.iter().for_each(|netns| drop(feed.tell(held_back(*netns, 9)))),
-                _ => drop(feed.tell(Observation::LostInUsers)),
+            let each = users.iter().map(|netns| held_back(*netns, 9));
+            let lost = if round == 0 { each.collect() } else { vec![Observation::LostInUsers] };
+            for what in lost {
+                feed.tell(what);
             }
             feed.tell(held_back(OTHER, 9));
             let read = readings(&mut feed, 100);

@@ -205,8 +205,7 @@ impl Proc {
         let first = own.map(|own| self.first_of_ours(&root, own));
         // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
         let mut ids = HashSet::new();
-        let mut propagation =
-            self.propagation(|mount| mount.netns().is_some_and(|inode| wanted(inode)));
+        let mut propagation = self.propagation(|mount| mount.netns().is_some_and(&wanted));
         let pass = namespaces::each_mount(&self.root, until, |place, mount| {
             let is_copy = propagation.is_copy(mount);
             let Some(inode) = mount.netns().filter(|inode| wanted(*inode)) else { return };
