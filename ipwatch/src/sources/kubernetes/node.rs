@@ -25,14 +25,14 @@ const LONGEST: usize = 4 << 20;
 pub(super) struct Pace {
     pub(super) open: Duration,
     pub(super) answer: Duration,
-    /// Until the next request: after an answer, and after a failure.
-    pub(super) again: (Duration, Duration),
+    /// Until the next request, whatever became of the last one.
+    pub(super) again: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { open: s(30), answer: s(30), again: (s(600), s(1800)) }
+        Self { open: s(30), answer: s(30), again: s(1800) }
     }
 }
 
@@ -64,9 +64,7 @@ pub(super) async fn run(
 ) -> Result<Infallible, Closed> {
     let mut told = None;
     loop {
-        let answer = ask(&node, &door, pace).await;
-        let pause = if answer.is_ok() { pace.again.0 } else { pace.again.1 };
-        match answer {
+        match ask(&node, &door, pace).await {
             Ok(pods) if pods.is_some() && pods != told => {
                 told = pods;
                 let what = pods.map(|pods| Observation::PodLimit { pods });
@@ -76,13 +74,14 @@ pub(super) async fn run(
             Ok(_) => {}
             Err(error) => tracing::debug!("how many pods this node may have is unknown: {error}"),
         }
-        tokio::time::sleep(jittered(pause)).await;
+        tokio::time::sleep(jittered(pace.again)).await;
     }
 }
 
 async fn ask(node: &str, door: &Credentials, pace: Pace) -> Result<Option<u32>, ApiError> {
     let api = door.enter(pace.open).await?;
-    let path = format!("/api/v1/nodes/{}", encoded(node));
+    // From the server's cache, which costs etcd nothing.
+    let path = format!("/api/v1/nodes/{}?resourceVersion=0", encoded(node));
     let body = api.get(WHAT, &path, pace.answer).await?;
     let parse = |coming| Node::deserialize(&mut serde_json::Deserializer::from_reader(coming));
     let node: Node = body.read(LONGEST, parse).await?;

@@ -448,7 +448,7 @@ async fn how_many_pods_a_node_may_have_is_asked_for() {
     );
     std::fs::write(&path, config).unwrap();
     let (emit, mut heard) = Heard::channel();
-    let again = (Duration::from_millis(2), Duration::from_millis(2));
+    let again = Duration::from_millis(2);
     let pace = node::Pace { open: PATIENCE, answer: PATIENCE, again };
     tokio::spawn(node::run("node-1".into(), Credentials::Kubeconfig(path), pace, emit));
     let limit = |what: &Observation| match what {
@@ -457,5 +457,6 @@ async fn how_many_pods_a_node_may_have_is_asked_for() {
     };
     assert_eq!(heard.until("the limit", limit).await, 110);
     assert_eq!(heard.until("another limit", limit).await, 250, "nothing is told twice");
-    assert!(fake.paths().iter().all(|path| path == "/api/v1/nodes/node-1"), "{:?}", fake.paths());
+    let path = "/api/v1/nodes/node-1?resourceVersion=0";
+    assert!(fake.paths().iter().all(|asked| asked == path), "{:?}", fake.paths());
 }
