@@ -60,7 +60,7 @@ struct Context {
     _why: &'static str,
 }
 
-const CONTEXT: [Context; 7] = [
+const CONTEXT: [Context; 8] = [
     Context {
         code: "ip-held-by-stuck-process",
         is: |_, _| true,
@@ -94,6 +94,15 @@ const CONTEXT: [Context; 7] = [
             lan::NEAR.iter().any(|n| finding["subject"]["ip"] == lab.ip(*n).to_string())
         },
         _why: "so does a netns with two NICs, if they answer before ipwatch has read its devices",
+    },
+    Context {
+        code: "ip-duplicate",
+        is: |lab, finding| {
+            let vips = addresses::VIPS.map(|n| lab.ip(n).to_string());
+            vips.iter().any(|vip| finding["subject"]["ip"] == **vip)
+        },
+        _why: "keepalived, on a machine that is too busy to run it, takes an IP away later than 0.3 s after the other \
+               router has it",
     },
     Context {
         code: "ip-duplicate",

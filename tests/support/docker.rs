@@ -203,7 +203,12 @@ impl<'a> Dockerd<'a> {
             "Mode": { "Replicated": { "Replicas": 1 } },
             "EndpointSpec": { "Ports": [port] },
         });
-        let _ = self.post("/services/create", &wanted);
+        let body = wanted.to_string();
+        // After a restart it has no leader for some seconds.
+        eventually("the swarm takes a service", 60, || {
+            let path = "/services/create";
+            self.request("POST", path, body.as_bytes(), "application/json").ok()
+        });
         until("the task of the service runs", 30, || {
             let tasks = self.request("GET", "/tasks", b"", "").unwrap_or_default();
             let tasks = tasks.as_array().cloned().unwrap_or_default();
@@ -213,7 +218,10 @@ impl<'a> Dockerd<'a> {
 
     /// Removes a service with its tasks.
     pub fn remove_service(&self, name: &str) {
-        self.request("DELETE", &format!("/services/{name}"), b"", "").expect("remove the service");
+        let path = format!("/services/{name}");
+        eventually("the swarm removes a service", 60, || {
+            self.request("DELETE", &path, b"", "").ok()
+        });
     }
 
     /// Directory of all that it has: the data, and below `exec` the mounts of its netns.
@@ -346,7 +354,7 @@ impl<'a> Dockerd<'a> {
     /// Ends dockerd as an upgrade does: it stops its containers first.
     pub fn stop(&mut self) {
         sys::kill(self.child.id(), libc::SIGTERM).expect("end dockerd");
-        until("dockerd has ended", 30, || matches!(self.child.try_wait(), Ok(Some(_))));
+        until("dockerd has ended", 60, || matches!(self.child.try_wait(), Ok(Some(_))));
     }
 
     /// Restarts dockerd. Must be called in the netns of its bridges.
@@ -419,7 +427,8 @@ impl<'a> Dockerd<'a> {
         stream.read_to_string(&mut answer).map_err(text)?;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
         match head.split(' ').nth(1) {
-            Some(code) if code.starts_with('2') => {
+            // 304: a container that is to be stopped or started is so already.
+            Some(code) if code.starts_with('2') || code == "304" => {
                 Ok(serde_json::from_str(body).unwrap_or_default())
             }
             _ => Err(answer),

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use support::keepalived::Keepalived;
 use support::role::{Helper, Role};
-use support::sandbox::Sandbox;
 use support::{Lab, Netns};
 
 use super::{MOVES, Zoo, v6};
@@ -181,15 +180,18 @@ pub(super) fn ipv6(lab: &Lab, zoo: &Zoo<'_>) {
     }
 }
 
-/// A virtual IP that real keepalived moves between two pods, with announcements: a master that is stopped, and one that
-/// comes back.
+/// Last octets of the IPs that keepalived moves.
+pub(super) const VIPS: [u8; 2] = [90, 93];
+
+/// A virtual IP that real keepalived moves between two nodes, with announcements: a master that is stopped, and one that
+/// comes back. Between pods, which a runtime vouches for: [`crate::never`].
 pub(super) fn keepalived(lab: &Lab, zoo: &Zoo<'_>) {
-    routers(lab, zoo, "ka", [90, 91, 92], Keepalived::start);
+    routers(lab, zoo, "ka", [VIPS[0], 91, 92], Keepalived::start);
 }
 
 /// The same with `use_vmac`: the IP has a device of its own, with the MAC of RFC 5798 on both routers.
 pub(super) fn vmac(lab: &Lab, zoo: &Zoo<'_>) {
-    routers(lab, zoo, "vm", [93, 94, 95], Keepalived::start_with_vmac);
+    routers(lab, zoo, "vm", [VIPS[1], 94, 95], Keepalived::start_with_vmac);
 }
 
 fn routers(
@@ -200,15 +202,8 @@ fn routers(
     start: fn(&Lab, &Netns, &str, u8) -> Keepalived,
 ) {
     let lan = lan(lab, &format!("{name}net"));
-    let router = |name: &str, n: u8| {
-        let netns = member(lab, &lan, name, n);
-        // A duplicate of these two would page: a runtime made them, says the CNI result cache.
-        let uid = format!("{n:08x}-0000-4000-8000-000000000003");
-        let paper = Sandbox::make_as(lab, &netns, &lab.cidr(n), "", (name, &uid));
-        (netns, paper)
-    };
-    let ((low, _one), (high, _other)) =
-        (router(&format!("{name}low"), low), router(&format!("{name}high"), high));
+    let router = |which: &str, n: u8| member(lab, &lan, &format!("{name}{which}"), n);
+    let (low, high) = (router("low", low), router("high", high));
     let vip = lab.ip(vip).to_string();
     let _backup = start(lab, &low, &vip, 90);
     Keepalived::await_vip(&low, &vip, true);

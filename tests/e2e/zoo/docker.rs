@@ -68,11 +68,12 @@ pub(super) fn docker(lab: &Lab, zoo: &Zoo<'_>) {
             dockerd.swarm(&far_ip(lab, 1).to_string(), &pool);
             swarms = true;
         }
-        dockerd.service("ingress", &SLEEP);
+        let service = format!("ingress{n}");
+        dockerd.service(&service, &SLEEP);
         if !zoo.pause(1_000) {
             return;
         }
-        dockerd.remove_service("ingress");
+        dockerd.remove_service(&service);
     }
 }
 
@@ -80,7 +81,8 @@ fn fixed_ip(dockerd: &Dockerd<'_>, ip: &str) -> String {
     let more = json!({
         "NetworkingConfig": { "EndpointsConfig": { "shop": { "IPAMConfig": { "IPv4Address": ip } } } },
     });
-    dockerd.begin("fixed", "shop", &SLEEP, &more, &Value::Null)
+    let always = json!({ "RestartPolicy": { "Name": "always" } });
+    dockerd.begin("fixed", "shop", &SLEEP, &more, &always)
 }
 
 /// Containers that are paused, that ignore SIGTERM, that end by themselves, that are stopped and started with their IP.
