@@ -36,7 +36,8 @@ fn candidate(map: &NodeMap, del: &LateDel, now: BootNs) -> Option<Candidate> {
     {
         return None;
     }
-    let mut lost = del.lost.iter().filter(|lost| is_missing(map, successor, &lost.what));
+    let old = del.lost.iter().filter(|lost| lost.counts(now));
+    let mut lost = old.filter(|lost| is_missing(map, successor, &lost.what));
     let first = lost.next()?.clone();
     let netns = map.netns_of_sandbox(successor)?;
     let boot = map.boot()?;

@@ -397,6 +397,7 @@ const STEPS: &[Step] = &[
     |map, turn| map.settle_claims(turn.now),
     |map, turn| map.conflict.settle_unanswered(turn.now),
     |map, turn| map.settle_orphans(turn.now, turn.thresholds),
+    |map, turn| map.settle_losses(turn.now),
     // Last: reads changes in links, addresses and owners, which come from the steps above.
     |map, turn| map.next_overlap(turn.now),
 ];

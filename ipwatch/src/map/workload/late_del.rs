@@ -16,6 +16,10 @@ const MOST: usize = 256;
 const MOST_LOST: usize = 16;
 /// A loss up to this long after a DEL is attributed to it, in ns.
 const AFTER: u64 = 2_000_000_000;
+/// How long after it was heard of the loss of an address is reported, in ns. Runs of plugins are heard of from another
+/// source: under load, the newer sandbox's own DEL, which explains the loss, may come after it. Its first act is to
+/// remove the device; what it releases in a store comes later.
+const SETTLES: u64 = 500_000_000;
 /// How long a DEL without a loss is remembered, in ns.
 const REMEMBERED: u64 = 3_600_000_000_000;
 
@@ -42,6 +46,8 @@ pub struct LateDel {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lost {
     pub at: BootNs,
+    /// The step in which it was heard of, which may be long after `at`.
+    heard: Option<BootNs>,
     pub what: LostWhat,
 }
 
@@ -76,13 +82,22 @@ pub(in crate::map) struct LateDels {
     dels: VecDeque<LateDel>,
 }
 
+impl Lost {
+    /// Whether it is reported by `now`.
+    #[must_use]
+    pub fn counts(&self, now: BootNs) -> bool {
+        let is_address = matches!(self.what, LostWhat::Address { .. });
+        !is_address || self.heard.is_some_and(|heard| heard.plus(SETTLES) <= now)
+    }
+}
+
 impl LateDels {
     /// Records a loss of a sandbox with every late DEL that may have caused it.
     fn lost(&mut self, successor: &str, at: BootNs, what: &LostWhat) {
         for del in &mut self.dels {
             let soon = del.ended.is_none_or(|end| at.since(end.at) <= AFTER);
             if del.successor == successor && at >= del.began && soon && del.lost.len() < MOST_LOST {
-                del.lost.push(Lost { at, what: what.clone() });
+                del.lost.push(Lost { at, heard: None, what: what.clone() });
             }
         }
     }
@@ -237,6 +252,13 @@ impl NodeMap {
         };
         let Some(owner) = netns.owner().map(|owner| owner.sandbox.clone()) else { return };
         self.workload.late_dels.lost(&owner, at, &LostWhat::Address { ip, netns: id, by });
+    }
+
+    /// Notes which losses were heard of in this step. Returns when the next one is reported.
+    pub(in crate::map) fn settle_losses(&mut self, now: BootNs) -> Option<BootNs> {
+        let lost = self.workload.late_dels.dels.iter_mut().flat_map(|del| &mut del.lost);
+        let from = lost.map(|lost| lost.heard.get_or_insert(now).plus(SETTLES));
+        from.filter(|from| *from > now).min()
     }
 
     /// DELs of old sandboxes of pods with a newer one that lives.
