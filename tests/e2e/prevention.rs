@@ -14,7 +14,6 @@ pub(crate) mod window;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use serde_json::{Value, json};
 use support::fuse::Hung;
@@ -93,32 +92,7 @@ fn with_the_newest_containerd_and_plugins_too(lab: &Lab) {
         }
         assert!(before.contains_key(&parked.parse().unwrap()));
         assert_eq!(plugin.stored(), before, "pods and parked addresses stay");
-        collects_through_bridge(lab, &containerd, &plugin);
     });
-}
-
-/// GC as a runtime calls it, of the main plugin (bridge 1.9, which calls its IPAM plugin). host-local 1.9 frees nothing then:
-/// in its place, a delegate frees what CNI's rule says, which is all that is not among the valid attachments.
-fn collects_through_bridge(lab: &Lab, containerd: &Containerd<'_>, plugin: &Plugin) {
-    let (bin, before) = (lab.subdir("gc"), plugin.stored());
-    symlink(fs::canonicalize(plugin.program()).unwrap(), bin.join("ipwatch-ipam")).unwrap();
-    let script = format!(
-        "#!/bin/sh\n[ \"$CNI_COMMAND\" = GC ] || exit 1\nconfig=$(cat)\n\
-         for file in {}/*.*.*.*; do\n\
-         id=$(head -n 1 \"$file\" | tr -d '\\r')\n\
-         case $config in *'\"containerID\":\"'$id'\"'*) ;; *) rm \"$file\" ;; esac\n\
-         done\n",
-        plugin.store().display()
-    );
-    fs::write(bin.join("host-local"), script).unwrap();
-    fs::set_permissions(bin.join("host-local"), fs::Permissions::from_mode(0o755)).unwrap();
-    let stale = plugin.store().join(lab.ip(200).to_string());
-    fs::write(&stale, "stale\r\neth0").unwrap();
-    let bridge = plugin.by_main(&containerd.bin_dir().join("bridge"), &bin);
-    let out = bridge.call("GC", "", None).unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
-    assert!(!stale.exists(), "what no pod has is freed");
-    assert_eq!(plugin.stored(), before, "pods and parked addresses stay");
 }
 
 /// Five pods start after a release of an IP that is held; `while_parked` gets them, and the IP that is parked.

@@ -92,12 +92,6 @@ impl Plugin {
         Self::with(self.config.clone(), bin, &self.store)
     }
 
-    /// The main plugin of this network instead, with another directory of plugins.
-    #[must_use]
-    pub fn by_main(&self, program: &Path, bin: &Path) -> Self {
-        Self { program: program.to_owned(), bin: bin.to_owned(), ..self.clone() }
-    }
-
     /// Directory of host-local's reservations.
     #[must_use]
     pub fn store(&self) -> &Path {
