@@ -183,7 +183,7 @@ fn many_netns_of_one_user_share_a_pace() {
             "{theirs} in {tenths} tenths of a second"
         );
         feed.wants(120_000);
-        users.iter().chain([&OTHER]).for_each(|netns| dump(&mut feed, *netns, &[]));
+        users.iter().chain([&OTHER, &FLOODED]).for_each(|netns| dump(&mut feed, *netns, &[]));
     }
     assert!(feed.map.knows_all_addresses());
 }
