@@ -87,6 +87,8 @@ pub(crate) fn for_tests(tests: &Path, filters: &[&str], long: bool) -> Result<Pa
         if !root.join(VERSIONS).exists() {
             make(release, &root)?;
         }
+        // Also in a root that was made before there were so many of them.
+        link(&root)?;
     }
     Ok(dir)
 }
@@ -133,9 +135,13 @@ fn link(root: &Path) -> Result<()> {
     let tables =
         tables.iter().flat_map(|name| ["", "-save", "-restore"].map(|end| format!("{name}{end}")));
     let tables = tables.map(|name| (format!("usr/sbin/{name}"), "xtables-nft-multi"));
-    let shell = ["sh", "cat", "sleep"].map(|name| (format!("usr/bin/{name}"), "busybox"));
+    let shell = ["sh", "cat", "sleep", "head", "tr", "rm"]
+        .map(|name| (format!("usr/bin/{name}"), "busybox"));
     for (path, to) in tables.chain(shell) {
         let path = root.join(path);
+        if path.is_symlink() {
+            continue;
+        }
         let _ = fs::remove_file(&path);
         std::os::unix::fs::symlink(to, &path).with_context(|| path.display().to_string())?;
     }
