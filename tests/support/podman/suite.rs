@@ -2,15 +2,16 @@
 //!
 //! The names of its netns are the node's. What else it keeps below `/run` and `/etc` is in the lab.
 
+use std::cell::RefCell;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::lab::TAG_VARIABLE;
 use crate::poll::until;
 use crate::suite::{self, Cgroups};
-use crate::{Lab, Netns, Suite, netns, proc, sys};
+use crate::{Lab, Netns, Suite, cgroup, netns, proc, sys};
 
 /// Uid and gid of the user whose containers they are, if not root's. Nobody on the host has it.
 const USER: u32 = 64_242;
@@ -36,6 +37,21 @@ pub struct SuitesPodman<'a> {
     cgroups: Cgroups,
     /// Whether it runs as a user.
     rootless: bool,
+    /// The containers that were run, which leave names of netns and cgroups on the host.
+    made: RefCell<Vec<Container>>,
+}
+
+impl Drop for SuitesPodman<'_> {
+    fn drop(&mut self) {
+        let mut rm = self.command(&["rm", "-a", "-f", "-t", "0"]);
+        let _ = self.node.run(|| rm.output());
+        for container in self.made.take() {
+            container.name_of_netns.iter().for_each(|path| netns::remove(path));
+            for top in cgroup::hierarchies() {
+                cgroup::end(&top.join("libpod_parent").join(format!("libpod-{}", container.id)));
+            }
+        }
+    }
 }
 
 /// A running container.
@@ -48,6 +64,8 @@ pub struct Container {
     /// Inode of its netns.
     pub netns: u64,
     pub ip: String,
+    /// What the netns is called on the host.
+    name_of_netns: Option<PathBuf>,
 }
 
 /// The service with podman's API, which ends when this is dropped.
@@ -118,7 +136,7 @@ impl<'a> SuitesPodman<'a> {
             mknod.args(["-m", "666"]).arg(&tun).args(["c", "10", "200"]);
             assert!(run(&mut mknod).status.success(), "make a device");
         }
-        Self { lab, dir, node, suite, cgroups, rootless }
+        Self { lab, dir, node, suite, cgroups, rootless, made: RefCell::default() }
     }
 
     /// The next commands are those of another suite's podman, which takes over the containers.
@@ -192,7 +210,15 @@ impl<'a> SuitesPodman<'a> {
         let pid = self.podman(&["inspect", "--format", "{{.State.Pid}}", name]);
         let pid = pid.parse().expect("a pid");
         let netns = proc::View::leader(pid).and_then(|view| view.netns).expect("its netns");
-        Container { name: name.to_owned(), id, pid, netns, ip: address_of(pid) }
+        let mut names = fs::read_dir(netns::DIR).into_iter().flatten().flatten();
+        let name_of_netns = names.find_map(|entry| {
+            let is_its = fs::metadata(entry.path()).is_ok_and(|meta| meta.ino() == netns);
+            is_its.then(|| entry.path())
+        });
+        let ip = address_of(pid);
+        let container = Container { name: name.to_owned(), id, pid, netns, ip, name_of_netns };
+        self.made.borrow_mut().push(container.clone());
+        container
     }
 
     /// Kills a container and removes it.
