@@ -86,10 +86,37 @@ fn graphs() -> Result<()> {
         let name = source.to_string_lossy();
         let drawn = output(&mut command(&["dot", "-Tsvg", &name]))?;
         let (_, body) = drawn.split_once("<svg").with_context(|| format!("{name}: no picture"))?;
-        let picture = format!("{}\n<svg{body}", mark(&text));
+        let picture = format!("{}\n{}", mark(&text), with_themes(&format!("<svg{body}"))?);
         fs::write(source.with_extension("svg"), picture)?;
     }
     Ok(())
+}
+
+/// The colours of the graphs, and those of a dark page.
+const THEME: [(&str, &str); 9] = [
+    ("#ffffff", "#0d1117"),
+    ("#f6f8fa", "#161b22"),
+    ("#ddf4ff", "#0c2d6b"),
+    ("#fff8c5", "#3b2f00"),
+    ("#24292f", "#e6edf3"),
+    ("#57606a", "#9ea7b3"),
+    ("#8c959f", "#6e7681"),
+    ("#0969da", "#58a6ff"),
+    ("#9a6700", "#d29922"),
+];
+
+/// A graph that is dark on a dark page. Graphviz knows one set of colours, which it writes as attributes.
+fn with_themes(svg: &str) -> Result<String> {
+    let (root, body) = svg.split_once('>').context("no picture")?;
+    let mut style = String::from("svg { background: #0d1117; }\n");
+    for (light, dark) in THEME {
+        for what in ["fill", "stroke"] {
+            style.push_str(&format!("[{what}=\"{light}\"] {{ {what}: {dark}; }}\n"));
+        }
+    }
+    Ok(format!(
+        "{root}>\n<style>\n@media (prefers-color-scheme: dark) {{\n{style}}}\n</style>{body}"
+    ))
 }
 
 fn images() -> PathBuf {
@@ -128,10 +155,20 @@ mod tests {
             let picture = fs::read_to_string(source.with_extension("svg")).unwrap();
             let wanted = mark(&fs::read_to_string(&source).unwrap());
             assert!(picture.starts_with(&wanted), "{}: cargo xtask pictures", source.display());
+            // A colour that is not of the theme is unreadable on one of the pages.
+            assert!(picture.contains("prefers-color-scheme: dark"), "{}", source.display());
+            let (_, graph) = picture.split_once("</style>").unwrap();
+            for attribute in graph.split([' ', '>']).filter(|word| word.contains("=\"#")) {
+                let (_, colour) = attribute.split_once("=\"").unwrap();
+                let colour = colour.split('"').next().unwrap();
+                let known = THEME.iter().any(|(light, _)| *light == colour);
+                assert!(known, "{}: {attribute}", source.display());
+            }
         }
         let screens = SCREENS.map(|name| (name, TOP_SOURCES));
         for (name, sources) in [("report", REPORT_SOURCES)].into_iter().chain(screens) {
             let picture = fs::read_to_string(images().join(format!("{name}.svg"))).unwrap();
+            assert!(picture.contains("prefers-color-scheme: dark"), "{name}.svg");
             let wanted = mark(&joined(sources).unwrap());
             assert!(picture.starts_with(&wanted), "{name}.svg: cargo xtask pictures");
         }
