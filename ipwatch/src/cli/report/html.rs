@@ -313,3 +313,24 @@ fn seen(report: &Report) -> String {
 fn footer(report: &Report) -> String {
     format!("<footer>\n<p>{}</p>\n</footer>\n", escaped(&rows::made_by(report)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who sees no difference between red and green, or prints without colours, still tells them apart.
+    #[test]
+    fn what_is_drawn_in_another_shape_has_that_shape_in_the_legend() {
+        for (kind, name) in LEGEND {
+            let class = picture::class(kind);
+            let drawn = STYLE.lines().any(|line| line.starts_with(&format!("svg g.{class} ")))
+                || matches!(kind, ItemKind::Signal | ItemKind::Seen | ItemKind::Resolved);
+            let mark = format!(".mark.{class}");
+            let marked = STYLE.lines().any(|line| {
+                let (names, _) = line.split_once('{').unwrap_or_default();
+                names.split(',').any(|one| one.trim() == mark)
+            });
+            assert_eq!(drawn, marked, "{name}");
+        }
+    }
+}

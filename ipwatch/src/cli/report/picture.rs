@@ -99,12 +99,17 @@ impl Scale {
 
     /// The axis: some times, and the durations between them.
     fn axis(&self, height: f64, now: &str) -> String {
-        const LABEL: f64 = 58.0;
+        // What labels need that are beside each other: a day is wider than a time. The first begins where its time is, and
+        // the last, which is longer, ends there.
+        const LABEL: f64 = 68.0;
+        const AFTER_FIRST: f64 = 98.0;
+        const BEFORE_LAST: f64 = 126.0;
         let last = self.times.len() - 1;
         let mut shown: Vec<usize> = vec![0];
         for at in 1..last {
             let after = self.places[at] - self.places[shown[shown.len() - 1]];
-            if after >= LABEL && self.places[last] - self.places[at] >= LABEL {
+            let least = if shown.len() == 1 { AFTER_FIRST } else { LABEL };
+            if after >= least && self.places[last] - self.places[at] >= BEFORE_LAST {
                 shown.push(at);
             }
         }
@@ -124,7 +129,9 @@ impl Scale {
             } else {
                 "middle"
             };
-            let clock = if is_now { "now".to_owned() } else { stamp.strftime("%T").to_string() };
+            // Read days later, it is no longer now.
+            let as_of = if is_now { "as of " } else { "" };
+            let clock = format!("{as_of}{}", stamp.strftime("%T"));
             let today = stamp.strftime("%F").to_string();
             out.push_str(&format!(
                 "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{height:.1}\"/>\n\
@@ -328,5 +335,61 @@ pub(super) fn class(kind: ItemKind) -> &'static str {
         ItemKind::Firing => "firing",
         ItemKind::Acked => "acked",
         ItemKind::Resolved => "resolved",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The horizontal extents of the labels of a class, from the left.
+    fn extents(axis: &str, class: &str, y: &str, letter: f64) -> Vec<(f64, f64)> {
+        let value = |line: &str, name: &str| -> Option<String> {
+            let (_, rest) = line.split_once(&format!("{name}=\""))?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        let of = |line: &str| {
+            (value(line, "class")? == class && value(line, "y")? == y).then_some(())?;
+            let x: f64 = value(line, " x")?.parse().ok()?;
+            let text = line.split_once('>')?.1.split_once('<')?.0;
+            #[allow(clippy::cast_precision_loss, reason = "a width in a picture")]
+            let width = text.chars().count() as f64 * letter;
+            Some(match value(line, "text-anchor")?.as_str() {
+                "start" => (x, x + width),
+                "end" => (x - width, x),
+                _ => (x - width / 2.0, x + width / 2.0),
+            })
+        };
+        axis.lines().filter_map(of).collect()
+    }
+
+    #[test]
+    fn no_label_of_the_axis_covers_another() {
+        let taken_at = "2026-11-29T06:00:00Z";
+        let end = millis(taken_at).unwrap();
+        // A day lies between any two.
+        let times: Vec<i64> = (0..5).map(|n| end - (4 - n) * 86_400_000).collect();
+        for first in 0..250_i32 {
+            for gap in [57.0, 60.0, 69.0, 98.0, 130.0] {
+                let second = LEFT + f64::from(first) * 3.0;
+                let places = vec![LEFT, second, second + gap, second + 2.0 * gap, RIGHT];
+                let scale = Scale { times: times.clone(), places };
+                let axis = scale.axis(100.0, taken_at);
+                for (class, y, letter) in [("tick", "24", 6.5), ("day", "11", 5.9)] {
+                    let extents = extents(&axis, class, y, letter);
+                    assert!(extents.len() >= 2, "{axis}");
+                    let apart = extents.windows(2).all(|pair| pair[0].1 + 2.0 <= pair[1].0);
+                    assert!(apart, "{class} at {second}, {gap}: {extents:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_axis_says_when_it_was_looked_at() {
+        let times = vec![0, 60_000];
+        let scale = Scale { times, places: vec![LEFT, RIGHT] };
+        let axis = scale.axis(100.0, "1970-01-01T00:01:00Z");
+        assert!(axis.contains(">as of 00:01:00</text>") && !axis.contains("now"), "{axis}");
     }
 }

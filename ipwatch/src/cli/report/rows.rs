@@ -114,11 +114,14 @@ fn took(from: &str, to: &str) -> String {
 
 /// The cells of a holder.
 pub(super) fn keeper(keeper: &Keeper) -> [String; 4] {
+    // In a word, too: colours are not always seen.
+    let fault = keeper.at_fault.then_some("at fault");
+    let stands: Vec<&str> = fault.into_iter().chain(keeper.stands.iter().map(|s| &**s)).collect();
     [
         keeper.name.clone(),
         keeper.keeps.clone(),
         keeper.since.as_deref().map(date).unwrap_or_default(),
-        keeper.stands.join(", "),
+        stands.join(", "),
     ]
 }
 
