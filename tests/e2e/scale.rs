@@ -84,7 +84,7 @@ const SERIES: usize = 400;
 /// A metric that is added, renamed or gone has to be measured again; `IPWATCH_BLESS=1` records the scrape anew.
 fn a_full_node_serves_what_was_recorded(lab: &Lab) {
     let address = prometheus::free_address();
-    let (_stage, config) = crate::top::node(lab);
+    let (_stage, config) = crate::top::node(lab, &lab.subdir("demo"));
     let _pods: Vec<Netns> = (0..PODS).map(|n| pod(lab, n)).collect();
     let metrics = format!(
         "[metrics]\nlisten = \"{address}\"\naddress_info = true\npod_cidrs = [\"10.200.0.0/16\"]\n"

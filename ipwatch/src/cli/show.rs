@@ -17,7 +17,7 @@ pub(super) mod tree;
 
 use super::text;
 use super::view::View;
-use crate::contract::{Body, Document};
+use crate::contract::{Body, Document, SourceState};
 use crate::escape::escape;
 use crate::fact::SourceStatus;
 use crate::finding::Finding;
@@ -49,10 +49,7 @@ pub(super) fn trees(document_of: &Document, findings: &[Finding], view: View) ->
 
 /// `sources 4/5 (docker down → unknown)`: how many sources are active.
 pub(super) fn sources(document: &Document) -> String {
-    let asked =
-        document.sources.iter().filter(|source| source.status != SourceStatus::Disabled).count();
-    let active =
-        document.sources.iter().filter(|source| source.status == SourceStatus::Active).count();
+    let (active, asked) = active(&document.sources);
     let down = document.sources.iter().any(|source| source.status == SourceStatus::Down);
     let unknown = if down { " → unknown" } else { "" };
     let blind = match text::blind_names(document).as_str() {
@@ -60,6 +57,12 @@ pub(super) fn sources(document: &Document) -> String {
         blind => format!(" ({blind}{unknown})"),
     };
     escape(&format!("sources {active}/{asked}{blind}")).into_owned()
+}
+
+/// How many sources are active, of how many that are not disabled.
+pub(super) fn active(sources: &[SourceState]) -> (usize, usize) {
+    let with = |status: SourceStatus| sources.iter().filter(|one| one.status == status).count();
+    (with(SourceStatus::Active), sources.len() - with(SourceStatus::Disabled))
 }
 
 /// A document of `docs/contract/`.

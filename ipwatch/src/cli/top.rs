@@ -4,6 +4,7 @@
 mod ansi;
 mod answers;
 mod bar;
+mod columns;
 mod draw;
 mod feed;
 mod fit;

@@ -6,6 +6,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style as Look};
 
 use super::bar;
+use super::columns::{GAP, columns_of, shortened, widths};
 use super::fit::columns;
 use super::known::{Known, Link, Topic};
 use super::layout;
@@ -18,38 +19,10 @@ use crate::cli::table::{Paint, Style};
 use crate::cli::text;
 use crate::finding::Severity;
 
-/// Spaces between columns.
-const GAP: u16 = 2;
-
-/// Keys in the last line.
+/// Keys in the last line, those first that must be seen on a narrow screen.
 const KEYS: &str =
-    "? help  Enter explain  t tree  h history  Space unfold  / filter  f find  s sort  q quit";
+    "? help  q quit  Enter explain  t tree  h history  / filter  s sort  Space unfold";
 const PAGE_KEYS: &str = "up down PgUp PgDn Home End move  q back";
-
-/// A column of a pane: its title and its width; 0 takes what is left.
-type Column = (&'static str, u16);
-
-fn columns_of(pane: Pane, is_broad: bool) -> &'static [Column] {
-    match (pane, is_broad) {
-        (Pane::Ranges, _) => &[],
-        (Pane::Findings, false) => {
-            &[("SEV", 4), ("ID", 4), ("SUBJECT", 15), ("FINDING", 27), ("HOLDER", 0), ("AGE", 4)]
-        }
-        (Pane::Findings, true) => &[
-            ("SEV", 4),
-            ("ID", 4),
-            ("SUBJECT", 18),
-            ("FINDING", 29),
-            ("HOLDER", 0),
-            ("AGE", 4),
-            ("STATUS", 8),
-            ("POD", 16),
-        ],
-        (Pane::Addresses, _) => &[("TIME", 9), ("", 8), ("IP", 15), ("WHOSE", 0), ("HOW", 22)],
-        (Pane::Conflicts, _) => &[("IP", 15), ("FINDING", 19), ("CLAIMED BY", 0)],
-        (Pane::Sources, _) => &[("SOURCE", 22), ("STATUS", 8), ("DETAIL", 0)],
-    }
-}
 
 /// Draws everything.
 pub(super) fn draw(state: &State, paint: Paint, buffer: &mut Buffer) {
@@ -151,23 +124,20 @@ impl Canvas<'_> {
         self.run(area, area.y, &pieces);
     }
 
-    /// Number of rows; of how many, if the pane does not show all.
+    /// Number of rows, apart from the key, which is a number too; of how many, if the pane does not show all.
     fn count(&self, pane: Pane) -> String {
         let known = &self.state.known;
         let rows = self.state.rows[pane as usize].len();
         match pane {
-            Pane::Findings if known.findings.is_none() => " ?".to_owned(),
-            Pane::Ranges if known.ranges.is_none() => " ?".to_owned(),
-            Pane::Conflicts if !known.are_neighbours_known() => " ?".to_owned(),
-            Pane::Findings if known.omitted > 0 => format!(" {rows}+{}", known.omitted),
+            Pane::Findings if known.findings.is_none() => ": ?".to_owned(),
+            Pane::Ranges if known.ranges.is_none() => ": ?".to_owned(),
+            Pane::Conflicts if !known.are_neighbours_known() => ": ?".to_owned(),
+            Pane::Findings if known.omitted > 0 => format!(": {rows}+{}", known.omitted),
             Pane::Sources => {
-                let active = known
-                    .sources()
-                    .iter()
-                    .filter(|one| one.status == crate::fact::SourceStatus::Active);
-                format!(" {}/{}", active.count(), known.sources().len())
+                let (active, asked) = show::active(known.sources());
+                format!(": {active}/{asked}")
             }
-            _ => format!(" {rows}"),
+            _ => format!(": {rows}"),
         }
     }
 
@@ -220,28 +190,41 @@ impl Canvas<'_> {
     }
 
     fn table(&mut self, pane: Pane, area: Rect, has_titles: bool) {
-        let columns = columns_of(pane, area.width >= 110);
-        let widths = widths(columns, area.width.saturating_sub(2));
+        let room = area.width.saturating_sub(2);
+        let columns = columns_of(pane, room);
+        let state = self.state;
+        let cursor = &state.cursors[pane as usize];
+        let visible = state.rows[pane as usize].iter().enumerate().skip(cursor.top);
+        let rows: Vec<(usize, Vec<Cell>)> = visible
+            .take(usize::from(area.height))
+            .map(|(at, row)| (at, words::cells(&state.known, *row)))
+            .collect();
+        let longest = |column: usize| {
+            let cells = rows.iter().filter(|(_, cells)| cells.len() >= columns.len());
+            let lengths = cells.filter_map(|(_, cells)| cells.get(column));
+            lengths.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
+        };
+        let widths = widths(columns, room, longest);
         let mut x = area.x + 2;
         for ((title, _), width) in columns.iter().zip(&widths).filter(|_| has_titles) {
             self.put(x, area.y, (*width).min(area.right().saturating_sub(x)), title, Style::Dim);
             x += width + GAP;
         }
-        let state = self.state;
-        let cursor = &state.cursors[pane as usize];
-        let shown = state.rows[pane as usize].iter().enumerate().skip(cursor.top);
-        for ((at, row), y) in shown.zip(area.top() + u16::from(has_titles)..area.bottom()) {
-            let is_selected = at == cursor.at && pane == state.pane;
+        for ((at, cells), y) in rows.iter().zip(area.top() + u16::from(has_titles)..area.bottom()) {
+            let is_selected = *at == cursor.at && pane == state.pane;
             self.mark(area, y, is_selected);
             let mut x = area.x + 2;
-            let cells = words::cells(&state.known, *row);
             for (number, (cell, width)) in cells.iter().zip(&widths).enumerate() {
                 // The last cell of a row with fewer of them takes all that is left.
                 let is_rest = number + 1 == cells.len() && cells.len() < widths.len();
                 let right = area.right().saturating_sub(x);
                 let shown = if is_rest { right } else { (*width).min(right) };
                 let text = if cell.text.is_empty() { "-" } else { &cell.text };
-                self.put(x, y, shown, text, self.aged(cell.style));
+                let text = match is_rest {
+                    true => text.to_owned(),
+                    false => shortened(text, usize::from(shown), state.glyphs.pick('…', '~')),
+                };
+                self.put(x, y, shown, &text, self.aged(cell.style));
                 x += width + GAP;
             }
             self.reverse(area, y, is_selected);
@@ -341,8 +324,15 @@ impl Canvas<'_> {
             .collect();
         let mut page = Page::new(0, String::new(), &text);
         page.wrap(usize::from(area.width), usize::MAX, self.state.glyphs);
+        let is_cut = page.wrapped.len() > usize::from(area.height);
         for (line, y) in page.wrapped.iter().zip(area.top()..area.bottom()) {
             self.run(area, y, line);
+            if is_cut && y + 1 == area.bottom() {
+                let taken: usize = line.iter().map(|(text, _)| columns(text)).sum();
+                let at =
+                    u16::try_from(taken + 1).unwrap_or(u16::MAX).min(area.width.saturating_sub(1));
+                self.put(area.x + at, y, 1, self.state.glyphs.pick("…", "~"), Style::Plain);
+            }
         }
     }
 
@@ -418,7 +408,12 @@ fn summary(known: &Known) -> (String, Style) {
         },
         Some(list) => {
             let style = known.worst().map_or(Style::Plain, of_severity);
-            (findings::counted(list, &Families::new(list)), style)
+            let counted = findings::counted(list, &Families::new(list));
+            // In words, too: colours are not always seen.
+            match list.iter().filter(|finding| finding.severity == Severity::Critical).count() {
+                0 => (counted, style),
+                critical => (format!("{counted}, {critical} CRIT"), style),
+            }
         }
     }
 }
@@ -487,12 +482,4 @@ fn nothing_of(known: &Known, pane: Pane) -> String {
             format!("no address came or went since {since}; `ipwatch query history` knows before")
         }
     }
-}
-
-/// The widths of columns that take so much room in all.
-fn widths(columns: &[Column], room: u16) -> Vec<u16> {
-    let gaps = GAP * u16::try_from(columns.len().saturating_sub(1)).unwrap_or(0);
-    let fixed: u16 = columns.iter().map(|(_, width)| width).sum();
-    let left = room.saturating_sub(fixed + gaps);
-    columns.iter().map(|(_, width)| if *width == 0 { left.max(6) } else { *width }).collect()
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::api::Event;
 use crate::cli::show::lists;
-use crate::cli::text::{Now, ShortIds};
+use crate::cli::text::{self, Now, ShortIds};
 use crate::contract::{Body, Code, Document, IpamRange, Neighbour, Probe, SourceState, Tenure};
 use crate::fact::SourceStatus;
 use crate::finding::{Finding, Severity, Status};
@@ -81,7 +81,7 @@ pub(super) enum Logged {
 /// An IP that several have.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Conflict {
-    /// Every MAC that has the IP, with its owner.
+    /// Every MAC that has the IP, with its owner; else the pods and holders of the findings about it.
     pub(super) claims: String,
     /// Positions among the findings.
     pub(super) findings: Vec<usize>,
@@ -221,6 +221,15 @@ impl Known {
                 found.entry(ip).or_default().findings.push(at);
             }
         }
+        // The neighbour table has nothing about a duplicate within the node.
+        let findings = self.findings.as_deref().unwrap_or_default();
+        for conflict in found.values_mut().filter(|conflict| conflict.claims.is_empty()) {
+            let about = conflict.findings.iter().filter_map(|at| findings.get(*at));
+            let mut claims: Vec<String> = about.map(claims_of).collect();
+            claims.dedup();
+            claims.retain(|claim| !claim.is_empty());
+            conflict.claims = claims.join(", ");
+        }
         self.conflicts = found;
     }
 
@@ -313,13 +322,21 @@ impl Known {
         let silent = self.sources().iter().filter(|source| {
             names.contains(&source.name.as_str()) && source.status != SourceStatus::Active
         });
-        let said = silent
-            .map(|source| format!("{} {}", source.name, crate::cli::text::status(source.status)));
+        let said = silent.map(|source| format!("{} {}", source.name, text::status(source.status)));
         said.collect::<Vec<_>>().join(", ")
     }
 
     /// The worst severity of what is open.
     pub(super) fn worst(&self) -> Option<Severity> {
         self.findings.iter().flatten().map(|finding| finding.severity).max()
+    }
+}
+
+/// The pods that a finding names, with what holds its IP.
+fn claims_of(finding: &Finding) -> String {
+    let pods: Vec<String> = finding.subject.pods().map(text::pod).collect();
+    match (pods.join(", "), text::holders(&finding.holders)) {
+        (pods, holders) if pods.is_empty() || holders.is_empty() => pods + &holders,
+        (pods, holders) => format!("{pods} ({holders})"),
     }
 }

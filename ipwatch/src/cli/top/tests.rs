@@ -18,8 +18,9 @@ use crate::api::Event;
 use crate::cli::output::Out;
 use crate::cli::show::{sample, sample_text};
 use crate::cli::table::Paint;
-use crate::contract::{Body, Document};
+use crate::contract::{Body, Code, Document};
 use crate::fact::SourceStatus;
+use crate::finding::{Finding, Severity};
 
 /// A screen of this size that the daemon of the contract's examples has told everything.
 fn told(width: u16, height: u16, glyphs: Glyphs) -> State {
@@ -125,6 +126,69 @@ fn a_narrow_screen_has_the_ranges_and_one_pane() {
 #[test]
 fn a_wide_screen_has_all_panes() {
     is_recorded("all-200", &text(&told(200, 50, Glyphs::Unicode)));
+    is_recorded("all-140", &text(&told(140, 24, Glyphs::Unicode)));
+}
+
+/// What is wrong with the findings of the example, changed.
+fn with_findings(change: impl FnOnce(&mut Vec<Finding>)) -> State {
+    let mut state = told(80, 24, Glyphs::Unicode);
+    let mut document = sample("scan.json");
+    let Body::Findings(findings) = &mut document.body else { panic!("findings") };
+    change(findings);
+    state.update(Update::Answer(Topic::Findings, Box::new(document)));
+    let mut neighbours = sample("query-neigh.json");
+    neighbours.body = Body::Neighbours(Vec::new());
+    state.update(Update::Answer(Topic::Neighbours, Box::new(neighbours)));
+    state
+}
+
+/// As the node itself sees it: nothing about it is in the neighbour table.
+fn duplicate(findings: &mut Vec<Finding>) {
+    findings.truncate(1);
+    (findings[0].code, findings[0].severity) = (Code::IpDuplicate, Severity::Critical);
+}
+
+#[test]
+fn who_claims_a_duplicate_within_the_node_is_said() {
+    let mut state = with_findings(duplicate);
+    type_in(&mut state, "4");
+    let screen = text(&state);
+    let row = screen.lines().find(|line| line.starts_with("> ")).unwrap();
+    assert!(row.contains("CRIT  10.0.3.17"), "{row}");
+    assert!(row.contains("shop/api-0 (pid 812 java"), "{row}");
+}
+
+#[test]
+fn how_bad_it_is_can_be_read_without_colours_in_every_pane() {
+    let mut state = with_findings(duplicate);
+    for pane in ["1", "2", "3", "4", "5"] {
+        type_in(&mut state, pane);
+        let screen = text(&state);
+        let header = screen.lines().next().unwrap();
+        assert!(header.contains("1 finding, 1 CRIT"), "{pane}: {header}");
+    }
+}
+
+#[test]
+fn addresses_of_one_prefix_are_told_apart_on_a_narrow_screen() {
+    let mut state = with_findings(|findings| {
+        findings.truncate(2);
+        for (finding, ip) in findings.iter_mut().zip(["7334", "9999"]) {
+            finding.subject.ip = Some(format!("2001:db8:85a3::8a2e:370:{ip}").parse().unwrap());
+            finding.caused_by = None;
+        }
+    });
+    type_in(&mut state, "2");
+    let screen = text(&state);
+    assert!(screen.contains("70:7334") && screen.contains("70:9999"), "{screen}");
+}
+
+#[test]
+fn the_way_out_is_named_and_what_is_cut_is_marked_on_a_narrow_screen() {
+    let screen = text(&told(80, 24, Glyphs::Unicode));
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(lines[23].contains("q quit"), "{}", lines[23]);
+    assert!(lines[22].ends_with('…'), "{}", lines[22]);
 }
 
 #[test]

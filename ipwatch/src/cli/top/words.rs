@@ -73,7 +73,12 @@ pub(super) fn cells(known: &Known, row: Row) -> Vec<Cell> {
             let worst = found.clone().map(|finding| finding.severity).max();
             let codes: Vec<&str> = found.map(|finding| finding.code.as_str()).collect();
             let style = worst.map_or(Style::Plain, of_severity);
-            vec![cell(ip.to_string()), styled(codes.join(", "), style), cell(&*conflict.claims)]
+            vec![
+                styled(worst.map_or("", text::severity), style),
+                cell(ip.to_string()),
+                styled(codes.join(", "), style),
+                cell(&*conflict.claims),
+            ]
         }
         Row::Source(at) => {
             let source = &known.sources()[at];
@@ -151,9 +156,9 @@ fn of_tenure(tenure: &Tenure, is_over: bool, now: Now) -> Vec<Cell> {
             let at = to.as_deref().unwrap_or(&tenure.from);
             let by = tenure.ended_by.as_deref().unwrap_or("unknown");
             let lasted = text::lasted(&tenure.from, at);
-            (at, "released", Style::Dim, format!("{by}, after {lasted}"))
+            (at, "gone", Style::Dim, format!("{by}, after {lasted}"))
         }
-        (false, _) => (&*tenure.from, "held", Style::Green, String::new()),
+        (false, _) => (&*tenure.from, "up", Style::Green, String::new()),
     };
     vec![
         cell(now.clock(at)),
@@ -184,7 +189,7 @@ fn of_range(known: &Known, range: &IpamRange) -> Vec<Cell> {
     let free = if left == 0 { Style::Red } else { Style::Plain };
     let time_left = range.time_left.map(|left| {
         let left = i64::try_from(left).unwrap_or(i64::MAX);
-        format!("empty in {}", text::span(left))
+        format!("full in {}", text::span(left))
     });
     vec![
         cell(&*range.network),
@@ -244,11 +249,11 @@ pub(super) fn detail(known: &Known, row: Row) -> Vec<Cell> {
         Row::Conflict(ip) => {
             let Some(conflict) = known.conflicts.get(&ip) else { return Vec::new() };
             let found = conflict.findings.iter().filter_map(|at| known.finding(*at));
-            let impacts = found.map(|finding| cell(&*finding.impact));
-            let title = match conflict.claims.as_str() {
-                "" => ip.to_string(),
-                claims => format!("{ip} is claimed by {claims}"),
+            let title = match found.clone().next() {
+                Some(finding) => story::title(finding),
+                None => format!("{ip} is claimed by {}", conflict.claims),
             };
+            let impacts = found.map(|finding| cell(&*finding.impact));
             std::iter::once(styled(title, Style::Bold)).chain(impacts).collect()
         }
         Row::Range(at) => match known.range(at) {
