@@ -118,7 +118,7 @@ impl NodeMap {
 
     /// Events in netns of users were not reported, in more of them than are told one by one.
     pub(in crate::map) fn lost_in_users(&mut self, at: BootNs) {
-        let theirs = |entry: &&Netns| entry.is_strangers() && entry.dying.is_none();
+        let theirs = |entry: &&Netns| entry.is_strangers() && !entry.host && entry.dying.is_none();
         let all: Vec<NetnsId> = self.kernel.all().filter(theirs).map(|entry| entry.id).collect();
         for id in all {
             if let Some(entry) = self.kernel.netns.get_mut(&id) {
