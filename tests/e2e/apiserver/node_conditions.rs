@@ -129,7 +129,7 @@ fn a_held_ip_is_a_condition_of_the_node_until_it_is_over(lab: &Lab) {
     let _ = daemon.stop();
 }
 
-/// The rights in our manifest allow the patch of a status and nothing else of a Node. They cannot be limited to one node:
+/// The rights in our manifests allow to read a Node, to patch its status, and nothing else. They cannot be limited to one node:
 /// that is the policy's part, or the node authorizer's for kubelet's own credentials.
 fn rights(cluster: &Cluster<'_>, own: &str, other: &str) {
     let control = &cluster.control;
@@ -143,7 +143,7 @@ fn rights(cluster: &Cluster<'_>, own: &str, other: &str) {
     let cordon = json!({ "spec": { "unschedulable": true } });
     let refused = [
         ("PATCH", path(own), Some(&cordon)),
-        ("GET", path(own), None),
+        ("GET", "/api/v1/nodes".to_owned(), None),
         ("DELETE", path(other), None),
     ];
     for (method, at, body) in refused {
