@@ -215,7 +215,9 @@ impl NodeMap {
                 self.drop_neighbour(netns, *ifindex, *ip, at);
             }
 
-            Observation::NetnsUser { netns, uid } => self.set_netns_user(netns, *uid, at),
+            Observation::NetnsUser { netns, uid, nested } => {
+                self.set_netns_user(netns, (*uid, *nested), at);
+            }
             Observation::PeerNetns { netns, nsid, peer } => {
                 self.set_peer_netns(netns, *nsid, peer, at)
             }

@@ -21,7 +21,7 @@ use support::{Config, Daemon, Lab, Netns, daemon, eventually, patience, proc, pr
 support::tests! {
     netns_that_are_full_take_no_memory @ Alone,
     under_a_flood_a_stuck_pod_is_found_as_soon needs [Fuse] @ Alone,
-    a_flood_of_addresses_concerns_its_netns_alone needs [Tracing] @ Kernel Stock,
+    a_flood_of_addresses_concerns_its_netns_alone needs [Tracing] @ Alone Kernel Stock,
 }
 
 /// Number of the user's netns, and of the entries in each: as many neighbours and routes as ipwatch keeps of one.

@@ -99,6 +99,10 @@ pub enum Observation {
         /// The user who made its user namespace; of nested ones the outermost, but for the node's own. 0 where it belongs
         /// to that.
         uid: u32,
+        /// Whether it belongs to a user namespace below the node's own: with a `uid` of 0, a runtime made that, or the root
+        /// of a container.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        nested: bool,
     },
     /// The teardown has begun, or the nsid was taken away: its addresses may still be up.
     NetnsDying {

@@ -211,8 +211,9 @@ impl Life {
         let ended =
             self.open.values_mut().filter(|one| one.finding.acked.as_ref().is_some_and(over));
         ended
-            .map(|Record { finding, .. }| {
+            .map(|Record { finding, acked_for, .. }| {
                 finding.acked = None;
+                *acked_for = AckedFor::default();
                 let at = Some(now.to_owned());
                 Change { at, ..Change::new(ChangeKind::Updated, finding.clone()) }
             })

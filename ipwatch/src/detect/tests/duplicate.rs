@@ -594,7 +594,7 @@ fn a_cgroup_is_a_witness_only_where_root_made_it() {
     let of = |slice: &str, user: Option<u32>| {
         let mut case = Case::on_one_bridge().both();
         if let Some(uid) = user {
-            case.at(2, Observation::NetnsUser { netns: netns(2), uid });
+            case.at(2, Observation::NetnsUser { netns: netns(2), uid, nested: false });
         }
         let key = TaskKey { pid: 77, tid: 77, start: 100 };
         case.at(2, Observation::Task(task(key, netns(2))));

@@ -27,7 +27,10 @@ impl AckedFor {
     pub(super) fn add(&mut self, subject: &Subject) {
         self.nameless = None;
         let is_new = !self.subjects.iter().any(|known| is_same(known, subject) == Some(true));
-        if is_new && self.subjects.len() < MOST {
+        if is_new {
+            if self.subjects.len() == MOST {
+                self.subjects.remove(0);
+            }
             self.subjects.push(subject.clone());
         }
     }
@@ -87,4 +90,24 @@ fn is_same_pod(known: &Pod, other: &Pod) -> Option<bool> {
 /// Only the cookie is never reused.
 fn is_same_netns(known: &Netns, other: &Netns) -> bool {
     known.cookie.is_some() && known.cookie == other.cookie
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Container;
+
+    #[test]
+    fn the_ninth_holder_can_be_acknowledged_too() {
+        let of = |n: usize| Subject {
+            container: Some(Container { id: Some(n.to_string()), ..Container::default() }),
+            ..Subject::default()
+        };
+        let mut acked = AckedFor::default();
+        for n in 0..=MOST {
+            acked.add(&of(n));
+            assert!(!acked.excludes(&of(n), BootNs(1)), "{n}");
+        }
+        assert!(acked.excludes(&of(0), BootNs(1)), "the oldest");
+    }
 }

@@ -14,6 +14,10 @@ const LEAST_SPAN: u64 = 300_000_000_000;
 /// Window over which it is measured how fast IPs leak, and its minimum span.
 const LEAK_WINDOW: u64 = 60_000_000_000;
 const LEAST_LEAK_SPAN: u64 = 30_000_000_000;
+/// Minimum number of leaks in that window: two may have nothing to do with each other.
+const LEAST_LEAKS: u64 = 8;
+/// How long a rate of leaks counts after it was last measured: a crash loop pauses.
+const LEAKS_ON: u64 = 180_000_000_000;
 
 /// A sample of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +31,11 @@ pub(super) struct Sample {
 
 /// Samples, the oldest first.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Samples(VecDeque<Sample>);
+pub(super) struct Samples {
+    all: VecDeque<Sample>,
+    /// The last rate of leaks, and when it was measured.
+    leaking: Option<(BootNs, Rate)>,
+}
 
 /// So many IPs were taken within a time, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,38 +60,49 @@ impl Rate {
 
 impl Samples {
     pub(super) fn push(&mut self, sample: Sample) {
-        self.0.push_back(sample);
+        if let Some(rate) = self.measured(sample) {
+            self.leaking = Some((sample.at, rate));
+        }
+        self.all.push_back(sample);
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.all.clear();
+        self.leaking = None;
     }
 
     /// Drops what is older than the window. If steps are rare, samples are further apart.
     pub(super) fn forget(&mut self, now: BootNs) {
-        while self.0.get(1).is_some_and(|next| now.since(next.at) >= WINDOW) {
-            self.0.pop_front();
+        while self.all.get(1).is_some_and(|next| now.since(next.at) >= WINDOW) {
+            self.all.pop_front();
         }
     }
 
     pub(super) fn since(&self) -> Option<BootNs> {
-        self.0.front().map(|first| first.at)
+        self.all.front().map(|first| first.at)
     }
 
     /// The rate of the last minutes. Pods that come and go, or that all came at once, are no growth.
     pub(super) fn rate(&self, now: Sample) -> Option<Rate> {
-        rate(&self.0, now, LEAST_SPAN, |sample| [sample.used; 2])
+        rate(&self.all, now, LEAST_SPAN, |sample| [sample.used; 2])
     }
 
-    /// The rate of the last minute at which IPs leak. A leak that becomes known is none where no IP is taken, and an IP
-    /// that is taken is none where nothing leaks.
+    /// The rate at which IPs leak, or did lately.
     pub(super) fn leak_rate(&self, now: Sample) -> Option<Rate> {
         if now.leaked == 0 {
             return None;
         }
-        let recent = self.0.partition_point(|sample| now.at.since(sample.at) > LEAK_WINDOW);
-        let recent: VecDeque<Sample> = self.0.iter().skip(recent).copied().collect();
-        rate(&recent, now, LEAST_LEAK_SPAN, |sample| [sample.used, sample.leaked])
+        let lately = self.leaking.filter(|(at, _)| now.at.since(*at) < LEAKS_ON);
+        self.measured(now).or(lately.map(|(_, rate)| rate))
+    }
+
+    /// The rate of the last minute at which IPs leak. A leak that becomes known is none where no IP is taken, and an IP
+    /// that is taken is none where nothing leaks.
+    fn measured(&self, now: Sample) -> Option<Rate> {
+        let recent = self.all.partition_point(|sample| now.at.since(sample.at) > LEAK_WINDOW);
+        let recent: VecDeque<Sample> = self.all.iter().skip(recent).copied().collect();
+        let found = rate(&recent, now, LEAST_LEAK_SPAN, |sample| [sample.used, sample.leaked]);
+        found.filter(|rate| rate.grown >= LEAST_LEAKS)
     }
 }
 
@@ -118,7 +137,9 @@ mod tests {
         let sample = |(at, used, leaked)| Sample { at: BootNs(at * SECOND), used, leaked };
         let mut all: VecDeque<Sample> = all.into_iter().map(sample).collect();
         let last = all.pop_back().unwrap();
-        (Samples(all), last)
+        let mut samples = Samples::default();
+        all.into_iter().for_each(|sample| samples.push(sample));
+        (samples, last)
     }
 
     #[test]
@@ -147,7 +168,12 @@ mod tests {
         nothing("leaks that become known", &found);
         let once = [(0, 0, 0), (10, 50, 50), (20, 50, 50), (30, 50, 50), (40, 50, 50)];
         nothing("all at once", &once);
-        let over: Vec<_> = (0..12).map(|n| (n * 10, n.min(5) * 10, n.min(5) * 10)).collect();
+        let over: Vec<_> = (0..26).map(|n| (n * 10, n.min(5) * 10, n.min(5) * 10)).collect();
         nothing("it has ended", &over);
+        let (all, now) = samples(over[..20].iter().copied());
+        assert!(all.leak_rate(now).is_some(), "a crash loop pauses");
+        // One leak in each half of a minute.
+        let two: Vec<_> = (0..=6).map(|n| (n * 10, 190 + n / 3, n / 3)).collect();
+        nothing("two leaks", &two);
     }
 }

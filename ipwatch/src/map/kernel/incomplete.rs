@@ -118,7 +118,7 @@ impl NodeMap {
 
     /// Events in netns of users were not reported, in more of them than are told one by one.
     pub(in crate::map) fn lost_in_users(&mut self, at: BootNs) {
-        let theirs = |entry: &&Netns| entry.is_strangers() && !entry.host && entry.dying.is_none();
+        let theirs = |entry: &&Netns| entry.may_be_nested() && entry.dying.is_none();
         let all: Vec<NetnsId> = self.kernel.all().filter(theirs).map(|entry| entry.id).collect();
         for id in all {
             if let Some(entry) = self.kernel.netns.get_mut(&id) {
@@ -132,7 +132,7 @@ impl NodeMap {
     /// [`read_once_more`](Self::read_once_more).
     fn read_after_loss(&mut self, id: NetnsId, at: BootNs) {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let of_all = entry.is_a_users().then_some(&mut self.kernel.users_read_from);
+        let of_all = entry.is_of_a_user_namespace().then_some(&mut self.kernel.users_read_from);
         let (host, due) = (entry.host, entry.incomplete.readings.next(at, of_all));
         self.scheduler.lost_in(id, host, due);
         self.mark_short(id);
@@ -169,8 +169,8 @@ impl NodeMap {
                 (false, Some(inode)) => format!("net:[{inode}]"),
                 (false, None) => entry.identity.to_string(),
             };
-            let whose = entry.user.filter(|uid| *uid != 0);
-            let whose = whose.map(|uid| format!(" of uid {uid}")).unwrap_or_default();
+            let whose = entry.user.filter(|(uid, _)| *uid != 0);
+            let whose = whose.map(|(uid, _)| format!(" of uid {uid}")).unwrap_or_default();
             let count = entry.incomplete.held_back;
             let read = if are_read(entry) { ", read again" } else { "" };
             let _ = write!(said, "{apart}{name}{whose}: {count} held back{read}");

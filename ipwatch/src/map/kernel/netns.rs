@@ -65,7 +65,7 @@ pub struct Netns {
     pub(super) bare_searches: u32,
     pub(super) owner: Option<Owner>,
     /// Who owns its user namespace, once somebody has looked.
-    pub(super) user: Option<u32>,
+    pub(super) user: Option<(u32, bool)>,
     /// No task has been in it since.
     pub(super) idle_since: Option<BootNs>,
 }

@@ -175,17 +175,24 @@ impl NodeMap {
         self.kernel.shares.room.set(id, tenant, count);
     }
 
-    /// Netns with addresses that are not known: they are not kept, or events of them were not reported.
+    /// Netns with addresses that are not known: they are not kept, or events of them were not reported. In one that is in
+    /// teardown no address is new.
     pub fn short(&self) -> impl Iterator<Item = &Netns> {
         let short = self.kernel.shares.short.iter().filter_map(|id| self.kernel.netns.get(id));
-        short.filter(|entry| entry.unkept() > 0 || entry.is_incomplete())
+        short.filter(|entry| entry.unkept() > 0 || (entry.is_incomplete() && entry.dying.is_none()))
     }
 
     /// Whoever owns its user namespace: where its room is from.
-    pub(in crate::map) fn set_netns_user(&mut self, netns: &NetnsRef, user: u32, at: BootNs) {
+    pub(in crate::map) fn set_netns_user(
+        &mut self,
+        netns: &NetnsRef,
+        user: (u32, bool),
+        at: BootNs,
+    ) {
         let Some(id) = self.resolve(netns, at) else { return };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.user.replace(user) != Some(user) {
+            self.conflict.rewired();
             self.recount(id);
             self.refit(id);
         }
@@ -205,6 +212,7 @@ impl NodeMap {
         tenants.sort_by_key(|(_, (unkept, _))| std::cmp::Reverse(unkept.all()));
         let of = |(tenant, (unkept, netns)): &(Tenant, (Unkept, usize))| {
             let mut said = match tenant {
+                Tenant::User(Some(0)) => "user namespaces of root".to_owned(),
                 Tenant::User(Some(uid)) => format!("uid {uid}"),
                 Tenant::User(None) => "users not known yet".to_owned(),
                 Tenant::Root => "root".to_owned(),

@@ -19,7 +19,8 @@ pub(super) enum Tenant {
     Pod(NetnsId),
     /// It belongs to the initial user namespace, where only root can create netns.
     Root,
-    /// It belongs to a user namespace of this user; `None`: not known yet.
+    /// It belongs to a user namespace of this user; 0: of one that a runtime made, or the root of a container. `None`: not
+    /// known yet.
     User(Option<u32>),
 }
 
@@ -42,7 +43,17 @@ impl Netns {
 
     /// Whether an unprivileged user is known to own its user namespace, and no runtime reports it as a sandbox's.
     pub(in crate::map) fn is_a_users(&self) -> bool {
+        matches!(self.tenant(), Tenant::User(Some(1..)))
+    }
+
+    /// Whether it is known to belong to a user namespace below the node's own, and no runtime reports it as a sandbox's.
+    pub(super) fn is_of_a_user_namespace(&self) -> bool {
         matches!(self.tenant(), Tenant::User(Some(_)))
+    }
+
+    /// Whether it belongs to a user namespace below the node's own, or may do so.
+    pub(super) fn may_be_nested(&self) -> bool {
+        !self.host && (self.is_strangers() || self.user.is_none_or(|(_, nested)| nested))
     }
 
     pub(super) fn tenant(&self) -> Tenant {
@@ -50,8 +61,8 @@ impl Netns {
             return Tenant::Pod(self.id);
         }
         match self.user {
-            Some(0) => Tenant::Root,
-            user => Tenant::User(user),
+            Some((0, false)) => Tenant::Root,
+            user => Tenant::User(user.map(|(uid, _)| uid)),
         }
     }
 }

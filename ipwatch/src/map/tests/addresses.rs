@@ -181,12 +181,12 @@ fn nobody_fills_the_room_of_others() {
 fn many_small_netns_take_nothing_from_a_larger_one() {
     let mut feed = bounded();
     let roots = full(7, 70, 3);
-    feed.tell(Observation::NetnsUser { netns: roots, uid: 0 });
+    feed.tell(Observation::NetnsUser { netns: roots, uid: 0, nested: false });
     for last in 0..8 {
         feed.tell(Observation::Address { netns: roots, address: address(last) });
     }
     for n in 0..3_000 {
-        feed.tell(Observation::NetnsUser { netns: hostile(n), uid: 65_534 });
+        feed.tell(Observation::NetnsUser { netns: hostile(n), uid: 65_534, nested: false });
         fill(&mut feed, n, 2, false);
     }
     assert_eq!(kept(&feed, roots), 8);
@@ -283,11 +283,11 @@ fn what_a_user_hides_where_nothing_leads_is_nobody_elses() {
     };
     let full_one = |feed: &mut Feed, n: u32| {
         fill(feed, n, IN_ONE as u32 + 1, false);
-        feed.tell(Observation::NetnsUser { netns: hostile(n), uid });
+        feed.tell(Observation::NetnsUser { netns: hostile(n), uid, nested: false });
     };
     fill(&mut feed, 0, IN_ONE as u32 + 1, false);
     assert!(is_doubted(&feed), "whose it is is not known");
-    feed.tell(Observation::NetnsUser { netns: hostile(0), uid });
+    feed.tell(Observation::NetnsUser { netns: hostile(0), uid, nested: false });
     assert!(!is_doubted(&feed) && feed.map.short().count() == 1);
     // Pairs within it, to another one of theirs, and to one that nobody has named yet.
     link_of(&mut feed, hostile(0), Some("veth"), None);
@@ -304,6 +304,20 @@ fn what_a_user_hides_where_nothing_leads_is_nobody_elses() {
         full_one(&mut feed, 0);
         link_of(&mut feed, hostile(0), kind, nsid);
         assert!(is_doubted(&feed), "{kind:?}");
+    }
+    // An end of the host's that leads to a netns that is not known: it may be this one.
+    let mut feed = bounded();
+    full_one(&mut feed, 0);
+    link_of(&mut feed, hostile(0), Some("veth"), Some(3));
+    assert!(!is_doubted(&feed));
+    link_of(&mut feed, HOST, Some("veth"), Some(900));
+    assert!(is_doubted(&feed));
+    // The root of a container makes a user namespace as well; in the node's own there are only root's.
+    for nested in [true, false] {
+        let mut feed = bounded();
+        fill(&mut feed, 0, IN_ONE as u32 + 1, false);
+        feed.tell(Observation::NetnsUser { netns: hostile(0), uid: 0, nested });
+        assert_eq!(is_doubted(&feed), !nested);
     }
 }
 

@@ -92,11 +92,11 @@ fn many_netns_of_one_user_take_nothing_from_others() {
     let mut feed = bounded();
     let (roots, others) = (strange(5_000), strange(5_001));
     for (netns, uid) in [(roots, 0), (others, 1_000)] {
-        feed.tell(Observation::NetnsUser { netns, uid });
+        feed.tell(Observation::NetnsUser { netns, uid, nested: false });
         fill(&mut feed, netns, 40);
     }
     for n in 0..1_000 {
-        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534 });
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: false });
         fill(&mut feed, strange(n), 3);
     }
     assert_eq!((kept(&feed, roots), kept(&feed, others)), ([40; 3], [40; 3]));
@@ -115,7 +115,7 @@ fn who_is_known_later_is_counted_with_his_own() {
     let mut feed = bounded();
     for n in 0..200 {
         fill(&mut feed, strange(n), 3);
-        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534 });
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: false });
     }
     fill(&mut feed, strange(5_000), 60);
     assert_eq!(kept(&feed, strange(5_000)), [60; 3], "he has more in all");

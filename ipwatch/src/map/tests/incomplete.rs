@@ -157,7 +157,7 @@ fn many_netns_of_one_user_share_a_pace() {
     let users: Vec<NetnsRef> = (0..50).map(of).collect();
     for netns in &users {
         feed.tell(Observation::Netns { netns: *netns });
-        feed.tell(Observation::NetnsUser { netns: *netns, uid: 65_534 });
+        feed.tell(Observation::NetnsUser { netns: *netns, uid: 65_534, nested: false });
         dump(&mut feed, *netns, &[]);
     }
     feed.wants(120_000);
@@ -225,6 +225,29 @@ fn neighbours_and_claims_have_nothing_read() {
     assert!(!is_incomplete(&feed, FLOODED));
     let (said, read) = feed.map.said_of_held_back(feed.at).unwrap();
     assert!(said.ends_with("net:[70]: 10 held back") && !read, "{said}");
+}
+
+/// A teardown may hang for hours, and a netns in teardown cannot be read.
+#[test]
+fn one_in_teardown_hides_nothing() {
+    let mut feed = feed();
+    feed.tell(held_back(FLOODED, 9));
+    assert!(!feed.map.knows_all_addresses());
+    feed.tell(Observation::NetnsDying { netns: FLOODED });
+    assert!(feed.map.knows_all_addresses() && feed.map.verdict(ip(1), None).free);
+}
+
+/// A runtime makes user namespaces too: of those pods too many may be owed to be told one by one.
+#[test]
+fn pods_in_user_namespaces_are_among_those_that_are_not_told_one_by_one() {
+    for (nested, is_read) in [(true, true), (false, false)] {
+        let mut feed = feed();
+        feed.tell(Observation::NetnsUser { netns: FLOODED, uid: 0, nested });
+        feed.tell(Observation::NetnsUser { netns: OTHER, uid: 0, nested: false });
+        feed.tell(Observation::LostInUsers);
+        assert_eq!(is_incomplete(&feed, FLOODED), is_read);
+        assert!(!is_incomplete(&feed, OTHER) && !is_incomplete(&feed, HOST));
+    }
 }
 
 #[test]

@@ -406,7 +406,7 @@ fn nobody_waits_behind_all_netns_of_one_user() {
     assert_eq!(opened(&feed.wants(10)).len(), 8);
     let (roots, pod) = (full(7, 70, 3), full(8, 80, 4));
     feed.tell(Observation::Netns { netns: roots });
-    feed.tell(Observation::NetnsUser { netns: roots, uid: 0 });
+    feed.tell(Observation::NetnsUser { netns: roots, uid: 0, nested: false });
     feed.tell(Observation::Netns { netns: pod });
     assert_eq!(opened(&feed.wants(10)), [7], "the pod is a stranger as yet");
     feed.tell(Observation::Holder { netns: pod, holder: mounted_at(PATH) });

@@ -148,13 +148,13 @@ pub(in crate::sources) fn netns_of_socket(process: BorrowedFd<'_>, fd: u32) -> i
 
 const SIOCGSKNS: libc::Ioctl = 0x894C; // linux/sockios.h
 
-/// The user who made the user namespace that a netns belongs to; of nested ones the outermost below our own. 0: it
+/// The user who made the user namespace that a netns belongs to, of nested ones the outermost below our own; `None` if it
 /// belongs to our own.
 ///
 /// A user may have many uids within his namespaces (subuids), but the outermost one is made with his own.
-pub(super) fn user_of(netns: BorrowedFd<'_>) -> io::Result<u32> {
+pub(super) fn user_of(netns: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut namespace = related(netns, NS_GET_USERNS)?;
-    let mut user = 0;
+    let (mut user, mut maker) = (None, 0);
     // So deep they are nested at most (`create_user_ns`: level > 32).
     for _ in 0..=32 {
         let outer = match related(namespace.as_fd(), NS_GET_PARENT) {
@@ -164,10 +164,11 @@ pub(super) fn user_of(netns: BorrowedFd<'_>) -> io::Result<u32> {
             Err(error) => return Err(error),
         };
         // SAFETY: writes one uid_t, to a place that is ours.
-        let asked = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut user) };
+        let asked = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut maker) };
         if asked < 0 {
             return Err(io::Error::last_os_error());
         }
+        user = Some(maker);
         namespace = outer;
     }
     Err(io::ErrorKind::InvalidData.into())
@@ -244,6 +245,6 @@ mod tests {
     /// Of another user's, `worst_hour::netns_that_are_full_take_no_memory` tells.
     #[test]
     fn our_own_netns_belongs_to_our_own_user_namespace() {
-        assert_eq!(user_of(own().unwrap().as_fd()).unwrap(), 0);
+        assert_eq!(user_of(own().unwrap().as_fd()).unwrap(), None);
     }
 }

@@ -140,7 +140,10 @@ impl Requests {
         drop(fd);
         let mut facts = vec![seen(Observation::Netns { netns: found })];
         match user {
-            Ok(uid) => facts.push(seen(Observation::NetnsUser { netns: found, uid })),
+            Ok(user) => {
+                let (uid, nested) = (user.unwrap_or(0), user.is_some());
+                facts.push(seen(Observation::NetnsUser { netns: found, uid, nested }));
+            }
             Err(error) => tracing::debug!(netns = ?found, %error, "whose it is"),
         }
         // A socket of that netns, not a dump by nsid from here: neighbours need it anyway, and a

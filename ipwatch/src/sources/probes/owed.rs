@@ -70,7 +70,6 @@ impl Owed {
     fn take(&mut self) -> io::Result<Vec<Fact>> {
         // Reset first: an entry added to a table that was already read then wakes the reader again.
         self.table.owes.set(WOKEN, 0, 0).map_err(io::Error::other)?;
-        self.table.owes.set(TO_USERS, 0, 0).map_err(io::Error::other)?;
         let to_all_users = self.table.owes.get(&TO_ALL_USERS, 0).is_ok_and(|all| all != 0);
         self.table.owes.set(TO_ALL_USERS, 0, 0).map_err(io::Error::other)?;
         let keys = self.table.owed.keys().filter_map(Result::ok);
@@ -82,6 +81,8 @@ impl Owed {
                 records.extend(record.and_then(|bytes| events::whole::<Record>(&bytes)));
             }
         }
+        // Not before: until then users' entries are in the table that others need.
+        self.table.owes.set(TO_USERS, 0, 0).map_err(io::Error::other)?;
         // After the last entry was taken out: every event in them is earlier.
         let at = clock::now();
         let users = to_all_users.then_some(Observation::LostInUsers);
