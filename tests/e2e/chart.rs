@@ -269,6 +269,9 @@ fn values_that_are_keys_reach_the_configuration(lab: &Lab) {
     has(&loopback, &["listen = \"127.0.0.1:9469\"", "allow_non_loopback = false"]);
     let set = "metrics.enabled=true,metrics.exposed=true,metrics.address=[::]";
     has(&shown(lab, &by_name(template(&["--set", set]))), &["listen = \"[::]:9469\""]);
+    // As `helm upgrade --reuse-values` from a chart that did not have these values yet.
+    let set = "resourceQuota=null,metrics.enabled=true,metrics.exposed=true,metrics.address=null";
+    has(&shown(lab, &by_name(template(&["--set", set]))), &["listen = \"0.0.0.0:9469\""]);
 }
 
 fn values_reach_the_manifests(_lab: &Lab) {

@@ -33,7 +33,7 @@
 {{- with .Values.metrics }}
 {{- if .enabled }}
 - name: IPWATCH_METRICS__LISTEN
-  value: {{ printf "%s:%d" (ternary .address "127.0.0.1" .exposed) (int .port) | quote }}
+  value: {{ printf "%s:%d" (ternary (.address | default "0.0.0.0") "127.0.0.1" .exposed) (int .port) | quote }}
 {{- if .exposed }}
 - name: IPWATCH_METRICS__ALLOW_NON_LOOPBACK
   value: "true"
