@@ -28,7 +28,7 @@ pub struct Call {
     pub boot: Option<String>,
     /// The parent process when this process began: the main plugin.
     pub(crate) parent: Option<Pid>,
-    /// Whether the delegate has reserved addresses for the runtime's container in this call, and not freed them.
+    /// Whether the delegate has reserved addresses for the runtime's container in this call, or may have, and not freed them.
     pub(crate) reserved: Cell<bool>,
     /// Whether the delegate's environment must be set. True in tests only; otherwise it inherits this process's.
     pub(crate) set: bool,
@@ -197,12 +197,12 @@ impl Call {
     /// [`Call::run`] with another timeout.
     pub(crate) fn run_within(&self, command: &str, patience: Duration) -> Result<Answer, NoAnswer> {
         let answer = self.run_with(command, &self.config.for_delegate(), patience);
-        if answer.as_ref().is_ok_and(Answer::is_ok) {
-            match command {
-                "ADD" => self.reserved.set(true),
-                "DEL" => self.reserved.set(false),
-                _ => {}
-            }
+        match (command, &answer) {
+            ("ADD", Ok(answer)) if answer.is_ok() => self.reserved.set(true),
+            // It may have made its reservation before.
+            ("ADD", Err(NoAnswer::Cut(_))) => self.reserved.set(true),
+            ("DEL", Ok(answer)) if answer.is_ok() => self.reserved.set(false),
+            _ => {}
         }
         answer
     }

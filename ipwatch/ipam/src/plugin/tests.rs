@@ -44,6 +44,21 @@ fn what_the_delegate_says_is_passed_through() {
     }
 }
 
+/// A delegate that is killed, as by the OOM killer, may have made its reservation before. One that refuses has not.
+#[test]
+fn what_an_add_that_was_cut_may_have_reserved_is_freed() {
+    let calls = |add: &str| {
+        let (dir, mut call) =
+            scripted(&format!("echo $CNI_COMMAND >>\"$0.log\"; [ $CNI_COMMAND != ADD ] || {add}"));
+        call.environment.command = Command::Add;
+        let _ = call.serve();
+        call.take_back_unless(false);
+        fs::read_to_string(dir.path().join("other.log")).unwrap()
+    };
+    assert_eq!(calls("kill -9 $$"), "ADD\nDEL\n");
+    assert_eq!(calls("exit 1"), "ADD\n");
+}
+
 #[test]
 fn a_delegate_without_status_serves() {
     let versions = |of: &str| {
