@@ -428,16 +428,44 @@ async fn a_range_that_changes_while_it_is_watched_takes_no_other_away() {
 /// The limit is asked for again and again, and told when it has changed. A server that refuses it is asked later.
 #[tokio::test]
 async fn how_many_pods_a_node_may_have_is_asked_for() {
-    let node =
-        |pods: &str| Reply::Json(json!({"status": {"allocatable": {"pods": pods, "cpu": "4"}}}));
     let replies = [
         Reply::Status(403, None),
-        node("110"),
-        node("110"),
+        allocatable("110"),
+        allocatable("110"),
         Reply::Json(json!({"status": {}})),
         Reply::Raw("canary"),
-        node("250"),
+        allocatable("250"),
     ];
+    let again = Duration::from_millis(2);
+    let (fake, mut heard, _dir) = ask_for_the_limit(&replies, again).await;
+    assert_eq!(heard.until("the limit", limit).await, 110);
+    assert_eq!(heard.until("another limit", limit).await, 250, "nothing is told twice");
+    let path = "/api/v1/nodes/node-1?resourceVersion=0";
+    assert!(fake.paths().iter().all(|asked| asked == path), "{:?}", fake.paths());
+}
+
+/// ipwatch may start before the API server can be reached.
+#[tokio::test]
+async fn a_limit_that_cannot_be_had_yet_is_asked_for_soon() {
+    let replies =
+        [Reply::Cut, Reply::Status(503, None), Reply::Status(404, None), allocatable("110")];
+    let (_fake, mut heard, _dir) = ask_for_the_limit(&replies, Duration::from_secs(3600)).await;
+    assert_eq!(heard.until("the limit", limit).await, 110);
+}
+
+fn allocatable(pods: &str) -> Reply {
+    Reply::Json(json!({"status": {"allocatable": {"pods": pods, "cpu": "4"}}}))
+}
+
+fn limit(what: &Observation) -> Option<u32> {
+    match what {
+        Observation::PodLimit { pods } => Some(*pods),
+        _ => None,
+    }
+}
+
+/// Starts to ask a server that replies this, every `again`.
+async fn ask_for_the_limit(replies: &[Reply], again: Duration) -> (Fake, Heard, tempfile::TempDir) {
     let (fake, url) = Fake::start(replies.to_vec(), Vec::new()).await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config");
@@ -447,16 +475,9 @@ async fn how_many_pods_a_node_may_have_is_asked_for() {
          users: [{{name: u, user: {{token: canary}}}}]\n"
     );
     std::fs::write(&path, config).unwrap();
-    let (emit, mut heard) = Heard::channel();
-    let again = Duration::from_millis(2);
-    let pace = node::Pace { open: PATIENCE, answer: PATIENCE, again };
+    let (emit, heard) = Heard::channel();
+    let retry = Duration::from_millis(2);
+    let pace = node::Pace { open: PATIENCE, answer: PATIENCE, again, retry };
     tokio::spawn(node::run("node-1".into(), Credentials::Kubeconfig(path), pace, emit));
-    let limit = |what: &Observation| match what {
-        Observation::PodLimit { pods } => Some(*pods),
-        _ => None,
-    };
-    assert_eq!(heard.until("the limit", limit).await, 110);
-    assert_eq!(heard.until("another limit", limit).await, 250, "nothing is told twice");
-    let path = "/api/v1/nodes/node-1?resourceVersion=0";
-    assert!(fake.paths().iter().all(|asked| asked == path), "{:?}", fake.paths());
+    (fake, heard, dir)
 }
