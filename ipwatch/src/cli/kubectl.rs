@@ -11,7 +11,10 @@ mod room;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser};
@@ -27,6 +30,8 @@ const CONTAINER: &str = "ipwatch";
 const LONGEST: u64 = 4 << 20;
 /// How much of the end of kubectl's stderr is kept, in bytes.
 const TAIL: usize = 4 << 10;
+/// How long to wait for the end of its stderr once it has ended: a program that it has started may keep that open.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Options of the plugin, accepted before a pod, after it, and for `cluster scan`, as kubectl does. ipwatch has no
 /// options of these names.
 const OWN: [&str; 4] = ["--namespace", "--kubeconfig", "--context", "--ipwatch-namespace"];
@@ -208,7 +213,8 @@ impl Plugin {
         }
         command.args(&self.args);
         let mut child = command.stderr(Stdio::piped()).spawn().map_err(cannot_run)?;
-        let tail = complaints(&mut child, &mut io::stderr());
+        let tail = child.stderr.take().map(|from| complaints(from, &mut io::stderr()));
+        let tail = tail.unwrap_or_default();
         let status = child.wait().map_err(cannot_run)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
         Ok(match code.unwrap_or(super::ERROR) {
@@ -295,9 +301,8 @@ impl Own {
 }
 
 /// Copies the stderr of a program to `out` as it arrives. Returns the end of it.
-fn complaints(child: &mut Child, out: &mut dyn Write) -> Vec<u8> {
+fn complaints(mut stderr: impl Read, out: &mut dyn Write) -> Vec<u8> {
     let (mut tail, mut part) = (Vec::new(), [0; 1 << 10]);
-    let Some(mut stderr) = child.stderr.take() else { return tail };
     loop {
         let read = match stderr.read(&mut part) {
             Ok(0) => return tail,
@@ -319,23 +324,31 @@ fn is_theirs(complaints: &[u8]) -> bool {
     last.is_some_and(|last| last.starts_with(b"command terminated with exit code "))
 }
 
-/// The stdout of kubectl. Its stderr is inherited.
+/// The stdout of kubectl. Its stderr is copied to ours. If it fails, its last line there is the error.
 fn said(mut command: Command) -> Result<String, Failure> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(cannot_run)?;
+    let (told, came) = mpsc::sync_channel(1);
+    if let Some(stderr) = child.stderr.take() {
+        // Nobody may be waiting any more.
+        let copy = move || drop(told.send(complaints(stderr, &mut io::stderr())));
+        thread::Builder::new().spawn(copy).map_err(cannot_run)?;
+    }
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
         let read = stdout.take(LONGEST + 1).read_to_string(&mut said);
         read.map_err(|error| anyhow::anyhow!("cannot read the output of kubectl: {error}"))?;
     }
     let status = child.wait().map_err(cannot_run)?;
+    let tail = came.recv_timeout(LAST_WORDS).unwrap_or_default();
     if said.len() as u64 > LONGEST {
         // Whoever is missing from the part that was read must not be taken for absent.
         Err(anyhow::anyhow!("kubectl prints more than {} MiB", LONGEST >> 20).into())
     } else if status.success() {
         Ok(said)
     } else {
-        Err(anyhow::anyhow!("kubectl failed: its message is above").into())
+        let why = node::last_line(&tail).unwrap_or_else(|| "it said nothing".to_owned());
+        Err(anyhow::anyhow!("kubectl failed: {why}").into())
     }
 }
 
@@ -452,7 +465,7 @@ mod tests {
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", script]).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = Vec::new();
-        let tail = complaints(&mut child, &mut out);
+        let tail = complaints(child.stderr.take().unwrap(), &mut out);
         child.wait().unwrap();
         assert_eq!(out.split(|byte| *byte == b'\n').count(), 2001);
         assert!(tail.len() == TAIL && out.ends_with(&tail));

@@ -64,7 +64,12 @@ pub(super) fn ask(
     match serde_json::from_slice::<Document>(&out) {
         Ok(document) if document.schema == crate::contract::SCHEMA => Ok(document),
         _ if status.success() => Err(Silence::Unknown),
-        _ => Err(Silence::Refused(last_line(&complaints))),
+        _ => {
+            let why = last_line(&complaints);
+            Err(Silence::Refused(
+                why.unwrap_or_else(|| "kubectl failed and said nothing".to_owned()),
+            ))
+        }
     }
 }
 
@@ -125,8 +130,8 @@ fn end_of(stderr: &mut impl Read) -> Vec<u8> {
     tail
 }
 
-fn last_line(complaints: &[u8]) -> String {
+/// The last line that is not empty.
+pub(super) fn last_line(complaints: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(complaints);
-    let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    last.map_or_else(|| "kubectl failed and said nothing".to_owned(), |line| line.trim().to_owned())
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }

@@ -113,14 +113,16 @@ fn a_node_without_a_pod_of_ipwatch_is_not_taken_for_healthy() {
     // A pod whose node is gone from the API server is still asked.
     let (code, text) = Kubectl::of(&agents(2), "echo node-000", &exec).run("findings -A");
     assert_eq!((code.unwrap(), text.as_str()), (0, "2 nodes   nothing wrong is known\n"));
-    let refused = "echo 'Error from server (Forbidden)' >&2; exit 1";
+    let refused = "printf 'a warning\\nError from server (Forbidden)\\n' >&2; exit 1";
     let kubectl = Kubectl::of(&agents(2), refused, &exec);
     let (code, text) = kubectl.run("findings -A");
     assert_eq!(code.unwrap(), ERROR, "{text}");
     assert!(text.contains("\nOnly nodes with a pod of ipwatch are known, because"), "{text}");
     let (_, json) = kubectl.run("findings -A -o json");
     let fleet: Fleet = serde_json::from_str(&json).unwrap();
-    assert!(fleet.nodes_unlisted.is_some() && fleet.nodes.len() == 2, "{json}");
+    let why = fleet.nodes_unlisted.as_deref();
+    assert_eq!(why, Some("kubectl failed: Error from server (Forbidden)"));
+    assert_eq!(fleet.nodes.len(), 2, "{json}");
 }
 
 #[test]
