@@ -1,6 +1,7 @@
 //! `ipwatch cni`: installs `ipwatch-ipam` in the node's network configurations, uninstalls it, shows its status and
 //! releases parked addresses. `ipwatch_ipam::{install, wrap, parked}` do the work; this file prints it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -36,8 +37,16 @@ struct Places {
 
 impl Places {
     fn of(global: &Global, named: CniPlaces) -> Self {
-        let root = Path::new("/");
-        let parked = named.parked_dir.unwrap_or_else(|| config::STATE_DIR.into());
+        Self::below(Path::new("/"), global.socket(), named)
+    }
+
+    /// With the runtimes' configurations below `root`.
+    fn below(root: &Path, socket: PathBuf, named: CniPlaces) -> Self {
+        // What is remembered is used from other working directories.
+        let absolute = |dir: PathBuf| std::path::absolute(&dir).unwrap_or(dir);
+        let all = |dirs: Vec<PathBuf>| dirs.into_iter().map(absolute).collect::<Vec<_>>();
+        let (conf_dir, bin_dir) = (all(named.conf_dir), all(named.bin_dir));
+        let parked = named.parked_dir.map_or_else(|| config::STATE_DIR.into(), absolute);
         let before = Named::read(&parked);
         let or = |named: &[PathBuf], usual: &[&str], more: [Vec<PathBuf>; 2]| {
             let mut all: Vec<PathBuf> = match named.is_empty() {
@@ -50,22 +59,23 @@ impl Places {
             all.dedup();
             all
         };
-        let looked = match (named.bin_dir.is_empty(), before.bin.is_empty()) {
-            (false, _) => vec![named.bin_dir.clone()],
-            (true, false) => vec![before.bin.clone()],
-            (true, true) => install::runtime_dirs(root),
-        };
+        let mut looked = vec![bin_dir.clone()];
+        if bin_dir.is_empty() {
+            // The networks of the node's runtimes are wrapped as well: each must find the program.
+            looked = install::runtime_dirs(root);
+            looked.extend((!before.bin.is_empty()).then(|| before.bin.clone()));
+        }
         let of_runtimes = looked.iter().flatten().cloned().collect();
-        let bin = or(&named.bin_dir, &install::BIN_DIRS, [of_runtimes, before.bin]);
+        let bin = or(&bin_dir, &install::BIN_DIRS, [of_runtimes, before.bin]);
         let confs = install::runtime_conf_dirs(root);
         Self {
-            conf: or(&named.conf_dir, &install::CONF_DIRS, [confs, before.conf]),
-            named: Named { conf: named.conf_dir, bin: named.bin_dir },
+            conf: or(&conf_dir, &install::CONF_DIRS, [confs, before.conf]),
+            named: Named { conf: conf_dir, bin: bin_dir },
             bin,
             looked,
             parked,
-            cache: named.cache_dir.unwrap_or_else(|| install::CACHE_DIR.into()),
-            socket: global.socket(),
+            cache: named.cache_dir.map_or_else(|| install::CACHE_DIR.into(), absolute),
+            socket,
         }
     }
 }
@@ -148,7 +158,16 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
     if networks.iter().flat_map(Network::standings).any(whereabouts) {
         say(text, "with whereabouts only a DEL is put off; addresses are not parked");
     }
-    change(places, &networks, &plan, text)
+    let done = change(places, &networks, &plan, text)?;
+    unmark_all(&install::networks(&places.conf));
+    Ok(done)
+}
+
+/// Lets these networks park again, each in the state directory that its configuration names.
+fn unmark_all(networks: &[Network]) {
+    for config in networks.iter().flat_map(Network::configs) {
+        install::unmark(&config.state_dir);
+    }
 }
 
 /// Replaces the copies of the program that are there by the program of this version.
@@ -184,8 +203,12 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
             left.path.display()
         ));
     }
-    install::mark_unwrapped(&places.parked, !plan.is_empty())
-        .with_context(|| format!("cannot write to {}", places.parked.display()))?;
+    // An ADD that has read a configuration before looks for the mark in the directory that it names.
+    let named = configs.iter().map(|config| &config.state_dir);
+    for dir in BTreeSet::from_iter(named.chain([&places.parked])) {
+        install::mark_unwrapped(dir, !plan.is_empty())
+            .with_context(|| format!("cannot write to {}", dir.display()))?;
+    }
     let boot = boot();
     for config in &configs {
         let place = parked::Place {
@@ -308,6 +331,18 @@ fn status(places: &Places, text: &mut String) {
                     dirs.join(" or ")
                 ),
             );
+        }
+        for config in networks.iter().flat_map(Network::configs) {
+            if install::is_unwrapped(&config.state_dir) {
+                say(
+                    text,
+                    &format!(
+                        "WARNING: network {} parks nothing, because `ipwatch cni uninstall` has run since it was wrapped: run \
+                         `ipwatch cni install`",
+                        config.name
+                    ),
+                );
+            }
         }
         if !is_in(&places.bin) {
             say(
@@ -442,3 +477,6 @@ fn program() -> anyhow::Result<PathBuf> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests;
