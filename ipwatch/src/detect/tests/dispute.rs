@@ -50,6 +50,17 @@ fn a_del_that_is_repeated_neither_ends_nor_delays_what_is_told() {
     assert_eq!(case.codes_at(60_501), both);
 }
 
+/// A busy node: the release is heard of 1.5 s after the DEL that made it, and the address goes after that.
+#[test]
+fn a_release_that_is_heard_of_late_is_still_its_dels() {
+    let mut case = Case::reserved();
+    case.call(1_200, 500, CniCommand::Del, ID);
+    case.call_ended(1_700, 500, 0);
+    case.release(3_200, 5);
+    assert_eq!(case.codes_at(3_600), []);
+    assert_eq!(case.codes_at(3_701), [Code::IpReleasedButHeld]);
+}
+
 #[test]
 fn dels_without_end_excuse_nothing() {
     let mut case = Case::reserved();

@@ -426,10 +426,9 @@ impl NodeMap {
         let under_way = |entry: &CallEntry| match entry.ended {
             None => true,
             Some(end) if end.at >= event => true,
-            Some(end) => {
-                end.at.plus(SETTLE) > event
-                    && (entry.call.command == CniCommand::Del || end.failed())
-            }
+            // On a busy node the release is heard of long after the DEL's end: until the netns is taken away, it counts.
+            Some(end) if entry.call.command == CniCommand::Del => end.at.plus(AFTER_CALL) > event,
+            Some(end) => end.at.plus(SETTLE) > event && end.failed(),
         };
         let meant = self.calls().filter(|entry| {
             entry.began <= event.plus(SETTLE)
