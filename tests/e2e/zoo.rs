@@ -1,9 +1,9 @@
 //! The zoo: what healthy nodes of every kind do, all at the same time and for as long as required. No finding above
 //! `info` may be reported, and no `info` that is not listed in [`CONTEXT`] with its reason.
 //!
-//! The usual run has a short grace for stuck processes and for what no runtime knows, and takes about a minute; `cargo
-//! xtask test --only zoo --cycles 3600 --release` takes an hour, with the default graces. Each family of animals has a file. For single animals see [`crate::never`]; for pods in
-//! every ordinary way [`crate::healthy`].
+//! The usual run has a short grace for stuck processes and for what no runtime knows, and takes about a minute;
+//! `cargo xtask test --only zoo --cycles 3600 --release` takes an hour, with the default graces. Each family of
+//! animals has a file. For single animals see [`crate::never`]; for pods in every ordinary way [`crate::healthy`].
 //!
 //! What is not here, and why:
 //! - `PrivateNetwork=`: systemd does not boot this machine. [`netns`] does the same to a netns and to its fd.
