@@ -3,9 +3,10 @@
 //! restarted meanwhile, as by an upgrade. Not a single finding may be raised, not even as `pending`.
 //!
 //! The usual run makes [`CYCLES`] cycles, or as many as fit into a minute; `IPWATCH_TEST_CYCLES` (`cargo xtask test
-//! --only healthy --cycles 10000`) sets their number.
+//! --only healthy --cycles 10000`) sets their number, which two nodes make side by side under one daemon.
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -40,22 +41,28 @@ const CALLERS: u8 = 4;
 const STEADY: usize = 4;
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
 
-/// The node under test.
+/// A node under test.
 struct Node<'a> {
     lab: &'a Lab,
+    /// Which of two it is; its pods' names end with it.
+    copy: u8,
     containerd: Containerd<'a>,
     /// A containerd on its own node, whose pods use ptp and macvlan.
     far: Containerd<'a>,
+    _netns: Netns,
     steady: Vec<Pod>,
     serial: usize,
 }
 
 impl<'a> Node<'a> {
-    fn start(lab: &'a Lab, far: &Netns) -> Self {
-        let subnet = Some(format!("{}/26", lab.ip(0)));
-        let near = Containerd::start_as(lab, &Setup { subnet, ..Setup::default() });
-        let far = Containerd::start_as(lab, &Setup { node: Some(far), ..Setup::default() });
-        let mut node = Self { lab, containerd: near, far, steady: Vec::new(), serial: 0 };
+    fn start(lab: &'a Lab, copy: u8) -> Self {
+        let subnet = Some(format!("{}/27", lab.ip(32 * copy)));
+        let near = Containerd::start_as(lab, &Setup { subnet, copy, ..Setup::default() });
+        let netns = Netns::new(lab, &format!("far{copy}"));
+        let far = Setup { node: Some(&netns), copy, ..Setup::default() };
+        let far = Containerd::start_as(lab, &far);
+        let mut node =
+            Self { lab, copy, containerd: near, far, _netns: netns, steady: Vec::new(), serial: 0 };
         for _ in 0..STEADY {
             let pod = node.pod("web");
             node.steady.push(pod);
@@ -64,7 +71,7 @@ impl<'a> Node<'a> {
     }
 
     /// One cycle; the kinds take turns.
-    fn cycle(&mut self, n: usize, watch: &mut Watch<'_>) {
+    fn cycle(&mut self, n: usize, watch: &Mutex<Watch<'_>>) {
         match n % KINDS {
             0 | 4 => self.plain(),
             1 => self.sandbox_only(),
@@ -74,17 +81,23 @@ impl<'a> Node<'a> {
             6 => self.slow(),
             7 => self.on_the_hosts_network(),
             8 => self.new_attempt(),
-            9 => self.plain_on("", "ptp-0"),
-            10 => self.plain_on(MACVLAN, "mac-0"),
+            9 => self.plain_on("", "ptp"),
+            10 => self.plain_on(MACVLAN, "mac"),
             11 => self.remade_on_macvlan(),
             12 => self.runtime_restarts(),
-            _ => self.ipwatch_restarts(n / KINDS, watch),
+            _ => self.ipwatch_restarts(n / KINDS, &mut watch.lock().expect("no node has failed")),
         }
+    }
+
+    /// A name that a StatefulSet of this node gives.
+    fn name(&self, of: &str) -> String {
+        format!("{of}-{}", self.copy)
     }
 
     fn pod(&mut self, name: &str) -> Pod {
         self.serial += 1;
-        self.containerd.run(&format!("{name}-{}", self.serial), self.lab.dir(), &SLEEP)
+        let name = format!("{}-{}", self.name(name), self.serial);
+        self.containerd.run(&name, self.lab.dir(), &SLEEP)
     }
 
     /// Created and deleted.
@@ -94,13 +107,14 @@ impl<'a> Node<'a> {
     }
 
     fn plain_on(&self, handler: &str, name: &str) {
-        let pod = self.far.pod(name).handler(handler).run(self.lab.dir(), &SLEEP);
+        let pod = self.far.pod(&self.name(name)).handler(handler).run(self.lab.dir(), &SLEEP);
         self.far.stop(&pod);
     }
 
     /// macvlan frees the IP and removes its device after that. Then comes the second DEL of the old sandbox.
     fn remade_on_macvlan(&self) {
-        let make = || self.far.pod("mac-0").handler(MACVLAN).sandbox();
+        let name = self.name("mac");
+        let make = || self.far.pod(&name).handler(MACVLAN).sandbox();
         let old = make();
         self.far.halt(&old);
         let new = make();
@@ -109,7 +123,7 @@ impl<'a> Node<'a> {
     }
 
     fn sandbox_only(&mut self) {
-        let pod = self.containerd.pod("empty-0").sandbox();
+        let pod = self.containerd.pod(&self.name("empty")).sandbox();
         self.containerd.stop(&pod);
     }
 
@@ -124,9 +138,10 @@ impl<'a> Node<'a> {
     /// A StatefulSet's pod is recreated under its name; its predecessor is stopped again while it runs, and removed
     /// later.
     fn stateful(&mut self) {
-        let old = self.containerd.run("db-0", self.lab.dir(), &SLEEP);
+        let name = self.name("db");
+        let old = self.containerd.run(&name, self.lab.dir(), &SLEEP);
         self.containerd.halt(&old);
-        let new = self.containerd.run("db-0", self.lab.dir(), &SLEEP);
+        let new = self.containerd.run(&name, self.lab.dir(), &SLEEP);
         self.containerd.halt(&old);
         self.containerd.stop(&old);
         self.containerd.stop(&new);
@@ -134,7 +149,7 @@ impl<'a> Node<'a> {
 
     /// A Job's pod: its container exits, its sandbox is stopped and stays for a while.
     fn ends_by_itself(&mut self) {
-        let pod = self.containerd.run("job-0", self.lab.dir(), &["/bin/sleep", "0.3"]);
+        let pod = self.containerd.run(&self.name("job"), self.lab.dir(), &["/bin/sleep", "0.3"]);
         until("the job ends", 10, || {
             self.containerd.state_of(&pod.container).as_deref() == Some("EXITED")
         });
@@ -146,22 +161,24 @@ impl<'a> Node<'a> {
     fn slow(&mut self) {
         for what in [Slow::Add, Slow::Create] {
             self.containerd.slow_down(what, Duration::from_millis(1500));
-            let pod = self.containerd.pod("late-0").sandbox();
+            let pod = self.containerd.pod(&self.name("late")).sandbox();
             self.containerd.slow_down(what, Duration::ZERO);
             self.containerd.stop(&pod);
         }
     }
 
     fn on_the_hosts_network(&mut self) {
-        let pod = self.containerd.pod("agent-0").host_network().run(self.lab.dir(), &SLEEP);
+        let pod =
+            self.containerd.pod(&self.name("agent")).host_network().run(self.lab.dir(), &SLEEP);
         self.containerd.stop(&pod);
     }
 
     /// kubelet recreates a pod's sandbox: the same pod with its next attempt.
     fn new_attempt(&mut self) {
-        let first = self.containerd.pod("again-0").sandbox();
+        let name = self.name("again");
+        let first = self.containerd.pod(&name).sandbox();
         self.containerd.halt(&first);
-        let second = self.containerd.pod("again-0").uid(&first.uid).attempt(1).sandbox();
+        let second = self.containerd.pod(&name).uid(&first.uid).attempt(1).sandbox();
         self.containerd.stop(&first);
         self.containerd.stop(&second);
     }
@@ -271,19 +288,12 @@ impl<'a> Calls<'a> {
 }
 
 fn pods_come_and_go_and_nothing_is_flagged(lab: &Lab) {
-    let far = Netns::new(lab, "far");
     let node = Netns::new(lab, "calls");
     let (stop, made) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         // The calls end even if the run fails.
         let _stops = Stops(&stop);
-        run(
-            lab,
-            &far,
-            &|| Calls { stop: &stop, made: &made }.begin(scope, lab, &node),
-            &stop,
-            &made,
-        );
+        run(lab, &|| Calls { stop: &stop, made: &made }.begin(scope, lab, &node), &stop, &made);
     });
 }
 
@@ -296,38 +306,58 @@ impl Drop for Stops<'_> {
     }
 }
 
-fn run(lab: &Lab, far: &Netns, begin: &dyn Fn(), stop: &AtomicBool, made: &AtomicUsize) {
-    let mut node = Node::start(lab, far);
-    let config = Config::default()
-        .cri(node.containerd.socket())
-        .cri(node.far.socket())
-        .networks(&node.containerd.conf_dirs(), &node.containerd.bin_dir())
-        .networks(&node.far.conf_dirs(), &node.far.bin_dir())
+fn run(lab: &Lab, begin: &dyn Fn(), stop: &AtomicBool, made: &AtomicUsize) {
+    let wanted = harness::cycles();
+    let copies = if wanted.is_some() { 2 } else { 1 };
+    let mut nodes: Vec<Node<'_>> = (0..copies).map(|copy| Node::start(lab, copy)).collect();
+    let mut config = Config::default()
         .networks(&[network::conf_dir(lab)], &network::bin_dir(lab))
         .cache_dir(Path::new(CNI_CACHE));
-    let mut watch = Watch::start(lab, config);
+    for containerd in nodes.iter().flat_map(|node| [&node.containerd, &node.far]) {
+        config = config
+            .cri(containerd.socket())
+            .networks(&containerd.conf_dirs(), &containerd.bin_dir());
+    }
+    let watch = Mutex::new(Watch::start(lab, config));
     begin();
     let began = Instant::now();
-    let wanted = harness::cycles();
-    let mut cycles = 0;
-    while cycles < wanted.unwrap_or(CYCLES) {
-        if wanted.is_none() && cycles >= LEAST && began.elapsed() > TIME {
-            break;
+    let cycles = AtomicUsize::new(0);
+    // Set by the first node that ends, or fails.
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for node in &mut nodes {
+            let (watch, cycles, done) = (&watch, &cycles, &done);
+            scope.spawn(move || {
+                let _stops = Stops(done);
+                // Each node counts for itself, so that it has all kinds.
+                for n in 0.. {
+                    let made_so_far = cycles.load(Ordering::Relaxed);
+                    let enough = wanted.is_none() && n >= LEAST && began.elapsed() > TIME;
+                    if enough
+                        || done.load(Ordering::Relaxed)
+                        || made_so_far >= wanted.unwrap_or(CYCLES)
+                    {
+                        break;
+                    }
+                    node.cycle(n, watch);
+                    if cycles.fetch_add(1, Ordering::Relaxed) % 100 == 0 {
+                        quiet(&watch.lock().expect("no node has failed"), (made_so_far, made));
+                    }
+                }
+            });
         }
-        node.cycle(cycles, &mut watch);
-        if cycles % 100 == 0 {
-            quiet(&watch, (cycles, made));
-        }
-        cycles += 1;
-    }
+    });
     let took = began.elapsed();
+    let cycles = cycles.into_inner();
+    let watch = watch.into_inner().expect("no node has failed");
     let rate = made.load(Ordering::Relaxed) as f64 / took.as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     std::thread::sleep(AFTERWARDS);
     quiet(&watch, (cycles, made));
     let daemon = watch.daemon();
     lead::healthy(cycles, made.load(Ordering::Relaxed), 0);
-    knows_the_living_alone(lab, daemon, &node.steady.iter().map(|pod| &**pod).collect::<Vec<_>>());
+    let steady = nodes.iter().flat_map(|node| &node.steady);
+    knows_the_living_alone(lab, daemon, &steady.map(|pod| &**pod).collect::<Vec<_>>());
     let _guilty = never::guilty(lab);
     until("what is wrong is told", 30, || never::logged(lab, daemon).is_some());
     println!(

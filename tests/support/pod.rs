@@ -108,7 +108,7 @@ pub struct Setup<'a> {
     pub subnet: Option<String>,
     /// The netns that is its node, beside a first containerd: its network uses `ptp`, whose addresses are on the
     /// node, and macvlan for pods of the handler [`MACVLAN`]. Their IPs come from the third and the fourth of the
-    /// lab's four blocks of 64.
+    /// lab's four blocks of 64: of each the first half, or the second for [`Setup::copy`] 1.
     pub node: Option<&'a Netns>,
     /// The netns in which it runs, as the only containerd, with the default network.
     pub inside: Option<&'a Netns>,
@@ -124,6 +124,15 @@ pub struct Setup<'a> {
     pub apart: bool,
     /// So many tests can share it: see [`Containerd::shared`].
     pub slots: usize,
+    /// Which of two containerds of this kind it is, 0 or 1; each has networks of its own.
+    pub copy: u8,
+}
+
+impl Setup<'_> {
+    /// The name of what each of two containerds has.
+    fn own(&self, name: &str) -> String {
+        if self.copy == 0 { name.to_owned() } else { format!("{name}-{}", self.copy) }
+    }
 }
 
 /// Which containerd is run.
@@ -180,7 +189,8 @@ impl<'a> Containerd<'a> {
     /// Like `start`, with this setup.
     #[must_use]
     pub fn start_as(lab: &'a Lab, setup: &Setup<'_>) -> Self {
-        let dir = lab.subdir(if setup.node.is_some() { "containerd-far" } else { "containerd" });
+        let kind = if setup.node.is_some() { "containerd-far" } else { "containerd" };
+        let dir = lab.subdir(&setup.own(kind));
         sweep::begin(lab);
         place::make(lab, &dir, setup);
         if setup.suite.is_some() {

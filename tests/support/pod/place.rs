@@ -46,9 +46,11 @@ pub(super) fn make(lab: &Lab, dir: &Path, setup: &Setup<'_>) {
         node.ip("link set up1 up");
     }
     if setup.node.is_some() {
-        network("net.d", conflist(lab, "ptp", json!({ "type": "ptp" }), &block(lab, 2)));
+        let block = |n: u8| format!("{}/27", lab.ip(64 * n + 32 * setup.copy));
+        let ptp = json!({ "type": "ptp" });
+        network("net.d", conflist(lab, &setup.own("ptp"), ptp, &block(2)));
         let macvlan = json!({ "type": "macvlan", "master": "up0" });
-        network("macvlan.d", conflist(lab, "macvlan", macvlan, &block(lab, 3)));
+        network("macvlan.d", conflist(lab, &setup.own("macvlan"), macvlan, &block(3)));
     } else {
         network("net.d", default_network(lab, setup));
     }
@@ -180,14 +182,14 @@ fn pack_image(dir: &Path, name: &str, image: &str, config: &Value) {
 /// The default network of a lab.
 pub(super) fn default_network(lab: &Lab, setup: &Setup<'_>) -> String {
     // The bridge has no address: no test uses one in the host's netns.
-    let bridge = format!("{}b", lab.tag());
+    let bridge = setup.own(&format!("{}b", lab.tag()));
     let main = if setup.macvlan {
         json!({ "type": "macvlan", "master": "up0" })
     } else {
         json!({ "type": "bridge", "bridge": bridge, "token": setup.secret })
     };
     let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
-    let text = conflist(lab, "net", main, &subnet);
+    let text = conflist(lab, &setup.own("net"), main, &subnet);
     if setup.prevention { prevented(lab, &text) } else { text }
 }
 
@@ -253,11 +255,6 @@ conf_dir = "{dir}/net.d"
 "#
     );
     plain + &handlers.map(handler).collect::<String>()
-}
-
-/// One of the lab's four blocks of 64 addresses.
-fn block(lab: &Lab, n: u8) -> String {
-    format!("{}/26", lab.ip(64 * n))
 }
 
 fn conflist(lab: &Lab, name: &str, mut plugin: Value, subnet: &str) -> String {

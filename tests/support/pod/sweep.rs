@@ -52,14 +52,15 @@ pub fn sweep(tag: &str) {
         // While its network exists, which containerd needs for that.
         super::shared::leave(tag, &ids(tag, list));
     }
-    let bridge = format!("{tag}b");
-    // The netns of sandboxes whose creation was interrupted: nothing else shows their owner.
-    netns_behind(&bridge).iter().for_each(|path| netns::remove(path));
-    let _ = Command::new("ip").args(["link", "del", &bridge]).output();
+    for bridge in [format!("{tag}b"), format!("{tag}b-1")] {
+        // The netns of sandboxes whose creation was interrupted: nothing else shows their owner.
+        netns_behind(&bridge).iter().for_each(|path| netns::remove(path));
+        let _ = Command::new("ip").args(["link", "del", &bridge]).output();
+    }
     let Ok(list) = list else { return };
     remove_cgroups(tag);
     remove_runc_state(tag);
-    for containerd in ["containerd", "containerd-far"] {
+    for containerd in ["containerd", "containerd-1", "containerd-far", "containerd-far-1"] {
         remove_shim_sockets(&dir.join(containerd).join("state"));
     }
     for socket in list.lines().filter_map(|line| line.strip_prefix("socket ")) {
