@@ -3,6 +3,7 @@
 //! ([`super::podman`]).
 
 use std::fs;
+use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -113,13 +114,15 @@ pub(super) fn files(lab: &Lab, zoo: &Zoo<'_>) {
             // Two writes, and what a failed ADD takes back: host-local holds its lock meanwhile.
             if let Ok(lock) = fs::File::options().write(true).open(dir.join("lock")) {
                 let _ = rustix::fs::flock(lock.as_fd(), rustix::fs::FlockOperation::LockExclusive);
-                let file = dir.join(ip.to_string());
-                fs::write(&file, "").unwrap();
-                std::thread::sleep(Duration::from_millis(100));
-                let id = Container::new(lab, 8_000 + n).id;
-                fs::write(&file, format!("{id}\r\neth0")).unwrap();
-                std::thread::sleep(Duration::from_millis(100));
-                fs::remove_file(&file).unwrap();
+                // As the plugin does: what a pod has is left to it.
+                let path = dir.join(ip.to_string());
+                if let Ok(mut file) = fs::File::create_new(&path) {
+                    std::thread::sleep(Duration::from_millis(100));
+                    let id = Container::new(lab, 8_000 + n).id;
+                    write!(file, "{id}\r\neth0").unwrap();
+                    std::thread::sleep(Duration::from_millis(100));
+                    fs::remove_file(&path).unwrap();
+                }
             }
             foreign.iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
         }
