@@ -5,6 +5,9 @@
 //! with its own rustc, and bpf-linker is built against the LLVM library of that rustc. Missing packages are
 //! installed, with a message.
 //!
+//! Beside the objects stand the checksums of the sources that they were built from, which a unit test compares: a change
+//! of a comment moves lines, and with them the BTF. `--check` takes two minutes, the test takes none.
+//!
 //! The bytes depend on the source, `Cargo.lock`, this file, and the versions of rustc, LLVM, bpf-linker and
 //! rust-objcopy. They do not depend on the directory, the user or the time: paths are remapped, there is one codegen
 //! unit, and the path dependencies are within the workspace.
@@ -36,6 +39,11 @@ const TARGET: &str = "bpfel-unknown-none";
 /// build all of them.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 
+/// The packages that the objects are built from.
+const SOURCES: [&str; 2] = ["ipwatch-common", "ipwatch-ebpf"];
+/// The checksums of their files.
+const SUMS: &str = "ipwatch/ebpf/sources.sha256";
+
 /// Builds the objects; with `check`, compares them with the committed ones instead of replacing them.
 ///
 /// # Errors
@@ -51,7 +59,30 @@ pub(crate) fn build(check: bool) -> Result<()> {
         let committed = root.join(format!("ipwatch/ebpf/ipwatch-ebpf.{arch}.o"));
         settle(&stripped, &committed, check, || used(&linker, &objcopy))?;
     }
+    if !check {
+        std::fs::write(root.join(SUMS), sums(root)?).with_context(|| format!("write {SUMS}"))?;
+    }
     Ok(())
+}
+
+/// The checksums of the sources, as `sha256sum` writes them.
+fn sums(root: &Path) -> Result<String> {
+    let mut files = Vec::new();
+    for package in SOURCES {
+        files.push(format!("{package}/Cargo.toml"));
+        let mut directories = vec![format!("{package}/src")];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(root.join(&directory)).context(directory.clone())? {
+                let entry = entry?;
+                let name =
+                    entry.file_name().into_string().ok().context("a name that is no text")?;
+                let into = if entry.file_type()?.is_dir() { &mut directories } else { &mut files };
+                into.push(format!("{directory}/{name}"));
+            }
+        }
+    }
+    files.sort_unstable();
+    output(Command::new("sha256sum").arg("--").args(files).current_dir(root))
 }
 
 /// Compares or replaces one object. `used` returns the versions of the tools, for the error if the bytes differ.
@@ -290,5 +321,21 @@ fn without_our_flags(command: &mut Command) {
         "CARGO_TARGET_DIR",
     ] {
         command.env_remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_are_of_these_sources() {
+        let root = place::repository();
+        let committed = std::fs::read_to_string(root.join(SUMS)).unwrap();
+        let differ = sums(root).unwrap();
+        let differ: Vec<&str> =
+            differ.lines().filter(|line| !committed.lines().any(|other| other == *line)).collect();
+        assert!(differ.is_empty(), "run `cargo xtask build-ebpf` and commit: {differ:#?}");
+        assert_eq!(committed, sums(root).unwrap(), "a file has gone: run `cargo xtask build-ebpf`");
     }
 }
