@@ -7,7 +7,11 @@
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzz;
 mod held;
+#[cfg(any(test, feature = "fuzzing"))]
+mod lives;
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,7 @@
-//! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes, with the stable compiler.
+//! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes and on the engine, with the stable compiler.
+//!
+//! `--plateau` runs each target until three minutes have found nothing new, four hours at most, and adds what reached
+//! new code to `fuzz/seeds`, from where every later run starts.
 //!
 //! The coverage instrumentation that guides libFuzzer needs only flags of the stable compiler. Sanitizers need
 //! nightly, and find nothing in code without `unsafe`. `cargo fuzz` runs the same targets.
@@ -23,34 +26,49 @@ const FLAGS: &[&str] = &[
 /// Default duration for each target, in seconds.
 const SECONDS: u32 = 60;
 
+/// Length of a round on the way to a plateau, in seconds; rounds without new code that make one; and rounds at most.
+const ROUND: u32 = 60;
+const BARREN: u32 = 3;
+const MOST_ROUNDS: u32 = 4 * 60;
+/// Maximum length of what is added to the seeds, in bytes.
+const LONGEST_SEED: u32 = 4_096;
+
 /// Real bolt files, used as seeds.
 const BOLT_FILES: &str = "ipwatch/src/sources/ipam/bolt/fixtures";
 
 /// Runs every target, for the long mode of the tests.
 pub(crate) fn all() -> Result<Tally> {
-    run(SECONDS, &[])
+    run(Length::Seconds(SECONDS), &[])
+}
+
+/// How long a target runs.
+#[derive(Clone, Copy)]
+enum Length {
+    Seconds(u32),
+    Plateau,
 }
 
 /// Runs the requested targets; `false` if a crash was found.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
-    let (mut seconds, mut wanted) = (SECONDS, Vec::new());
+    let (mut length, mut wanted) = (Length::Seconds(SECONDS), Vec::new());
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match *word {
             "--seconds" => {
                 let number = words.next().and_then(|number| number.parse().ok());
-                seconds = number.context("--seconds takes a number")?;
+                length = Length::Seconds(number.context("--seconds takes a number")?);
             }
+            "--plateau" => length = Length::Plateau,
             name => wanted.push(name),
         }
     }
-    let tally = run(seconds, &wanted)?;
+    let tally = run(length, &wanted)?;
     println!("{tally}");
     Ok(tally.failed == 0)
 }
 
-/// Runs these targets, or all, for this many seconds each. A target that crashes counts as failed.
-fn run(seconds: u32, wanted: &[&str]) -> Result<Tally> {
+/// Runs these targets, or all, for this long each. A target that crashes counts as failed.
+fn run(length: Length, wanted: &[&str]) -> Result<Tally> {
     let all = targets()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.iter().any(|one| one == *name)) {
         bail!("there is no target {unknown}: {}", all.join(", "));
@@ -59,7 +77,7 @@ fn run(seconds: u32, wanted: &[&str]) -> Result<Tally> {
     let bins = build()?;
     let mut tally = Tally::default();
     for target in all.iter().filter(|name| wanted.is_empty() || wanted.contains(&name.as_str())) {
-        tally.add(&fuzz(&bins.join(target), target, seconds)?);
+        tally.add(&Target::of(&bins, target)?.run(length)?);
     }
     Ok(tally)
 }
@@ -88,32 +106,89 @@ fn build() -> Result<PathBuf> {
     Ok(target.join(build::triple()?).join("release"))
 }
 
-fn fuzz(bin: &Path, target: &str, seconds: u32) -> Result<Tally> {
-    let dir = place::repository().join("fuzz");
-    let (corpus, artifacts) = (dir.join("corpus").join(target), dir.join("artifacts").join(target));
-    std::fs::create_dir_all(&corpus)?;
-    std::fs::create_dir_all(&artifacts)?;
-    let seeds = match target {
-        "bolt" => place::repository().join(BOLT_FILES),
-        _ => dir.join("seeds").join(target),
-    };
-    let mut command = Command::new(bin);
-    command.arg(&corpus).args(Some(seeds).filter(|seeds| seeds.exists()));
-    command.arg(format!("-max_total_time={seconds}"));
-    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
-    // Also finds slowness and unbounded memory. Bolt files have at least 64 KiB.
-    command.args(["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]);
-    command.args(["-print_final_stats=1", "-verbosity=0"]);
-    let output = command.output().with_context(|| bin.display().to_string())?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        println!("ok      {target}: {} runs in {seconds} s", runs(&said).unwrap_or("no"));
-        return Ok(Tally::pass());
+/// A built target and its inputs.
+struct Target<'a> {
+    name: &'a str,
+    bin: PathBuf,
+    corpus: PathBuf,
+    /// Inputs that are committed.
+    seeds: PathBuf,
+    artifacts: PathBuf,
+}
+
+impl<'a> Target<'a> {
+    fn of(bins: &Path, name: &'a str) -> Result<Self> {
+        let dir = place::repository().join("fuzz");
+        let (corpus, artifacts) = (dir.join("corpus").join(name), dir.join("artifacts").join(name));
+        std::fs::create_dir_all(&corpus)?;
+        std::fs::create_dir_all(&artifacts)?;
+        let seeds = match name {
+            "bolt" => place::repository().join(BOLT_FILES),
+            _ => dir.join("seeds").join(name),
+        };
+        Ok(Self { name, bin: bins.join(name), corpus, seeds, artifacts })
     }
-    let tail: Vec<&str> = said.lines().rev().take(40).collect();
-    tail.iter().rev().for_each(|line| println!("{line}"));
-    let what = format!("{target}: what it fell over is in {}", artifacts.display());
-    Ok(Tally::failure(&what))
+
+    fn run(&self, length: Length) -> Result<Tally> {
+        let Length::Seconds(seconds) = length else { return self.to_plateau() };
+        Ok(match self.round(seconds)? {
+            Ok(said) => {
+                println!(
+                    "ok      {}: {} runs in {seconds} s",
+                    self.name,
+                    runs(&said).unwrap_or("no")
+                );
+                Tally::pass()
+            }
+            Err(failed) => failed,
+        })
+    }
+
+    /// Runs until nothing new is found.
+    fn to_plateau(&self) -> Result<Tally> {
+        let (mut covered, mut barren, mut rounds) = (0, 0, 0);
+        while barren < BARREN && rounds < MOST_ROUNDS {
+            let said = match self.round(ROUND)? {
+                Ok(said) => said,
+                Err(failed) => return Ok(failed),
+            };
+            let now = coverage(&said).with_context(|| format!("{}: no coverage", self.name))?;
+            barren = if now > covered { 0 } else { barren + 1 };
+            covered = covered.max(now);
+            rounds += 1;
+        }
+        let what = if barren < BARREN { "no plateau yet" } else { "a plateau" };
+        println!("ok      {}: {what} after {rounds} min, {covered} branches", self.name);
+        // Bolt files are long, and made by the real daemons.
+        if self.name != "bolt" {
+            std::fs::create_dir_all(&self.seeds)?;
+            let mut merge = Command::new(&self.bin);
+            merge.args(["-merge=1", "-verbosity=0"]).arg(format!("-max_len={LONGEST_SEED}"));
+            let output = merge.arg(&self.seeds).arg(&self.corpus).output()?;
+            anyhow::ensure!(output.status.success(), "{}: the corpus does not merge", self.name);
+        }
+        Ok(Tally::pass())
+    }
+
+    /// Runs for so long. Returns what libFuzzer said, or the failure.
+    fn round(&self, seconds: u32) -> Result<Result<String, Tally>> {
+        let mut command = Command::new(&self.bin);
+        command.arg(&self.corpus).args(Some(&self.seeds).filter(|seeds| seeds.exists()));
+        command.arg(format!("-max_total_time={seconds}"));
+        command.arg(format!("-artifact_prefix={}/", self.artifacts.display()));
+        // Also finds slowness and unbounded memory. Bolt files have at least 64 KiB.
+        command.args(["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]);
+        command.arg("-print_final_stats=1");
+        let output = command.output().with_context(|| self.bin.display().to_string())?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            return Ok(Ok(said));
+        }
+        let tail: Vec<&str> = said.lines().rev().take(40).collect();
+        tail.iter().rev().for_each(|line| println!("{line}"));
+        let at = self.artifacts.display();
+        Ok(Err(Tally::failure(&format!("{}: what it fell over is in {at}", self.name))))
+    }
 }
 
 /// The number of runs that libFuzzer reports.
@@ -121,6 +196,12 @@ fn runs(said: &str) -> Option<&str> {
     said.lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
         .map(str::trim)
+}
+
+/// The number of branches that were reached by the last line that says it, `#4711 DONE   cov: 815 ft: 1024 corp: …`.
+fn coverage(said: &str) -> Option<u64> {
+    let words = said.lines().rev().find_map(|line| line.split_once(" cov: "))?.1;
+    words.split(' ').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -132,6 +213,14 @@ mod tests {
         let said = "INFO: Seed: 1\nstat::number_of_executed_units: 4711\nstat::peak_rss_mb: 40\n";
         assert_eq!(runs(said), Some("4711"));
         assert_eq!(runs(""), None);
+    }
+
+    #[test]
+    fn the_last_coverage_counts() {
+        let said =
+            "#2\tINITED cov: 7 ft: 8 corp: 1/1b\n#99\tDONE   cov: 815 ft: 1024 corp: 9/9b\nDone";
+        assert_eq!(coverage(said), Some(815));
+        assert_eq!(coverage("Done 9 runs"), None);
     }
 
     #[test]

@@ -1,219 +1,39 @@
-//! Incremental detection gives the same result as detection from scratch, with the same times and texts, after every
-//! step of random sequences.
-//!
-//! A sequence is one of the detectors' own cases, cut short and mixed with facts of the other cases, steps of the
-//! clock, other thresholds, failing sources and acknowledgements.
+//! Incremental detection gives the same result as detection from scratch in random lives (`engine/lives.rs`).
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::*;
-use crate::detect::tests::hostile::{Line, tapes};
-use crate::fact::{NetnsRef, Unreported};
-use crate::finding::{Candidate, Finding};
+use super::super::lives::{Line, Palette, live};
+use crate::detect::tests::hostile;
+use crate::finding::Code;
+use crate::map::Kinds;
 use crate::map::changes::unmarked::{UNMARKED, Unmarked};
-use crate::map::{ConflictGrounds, Kinds};
 
-const SEC: u64 = 1_000 * MS;
-/// Steps of the clock, in ns.
-const STEPS: [u64; 10] =
-    [1, MS, 100 * MS, 500 * MS, SEC, 3 * SEC, 5 * SEC, 31 * SEC, 121 * SEC, 301 * SEC];
-const STATUSES: [SourceStatus; 4] =
-    [SourceStatus::Down, SourceStatus::Active, SourceStatus::Degraded, SourceStatus::Active];
-
-/// The lines of each case, and the facts of all cases together.
-struct Palette {
-    cases: Vec<Vec<Line>>,
-    all: Vec<Fact>,
-}
-
-impl Palette {
-    fn new() -> Self {
-        let cases = tapes();
-        let fact = |line: &Line| match line {
-            Line::Fact(fact) => Some((**fact).clone()),
-            Line::Agenda(..) | Line::Detect(..) => None,
-        };
-        let all = cases.iter().flatten().filter_map(fact).collect();
-        Self { cases, all }
-    }
-}
-
-/// An engine, and a ledger that gets everything anew in every step.
-struct Twins {
-    engine: Engine,
-    ledger: Ledger,
-    now: BootNs,
-}
-
-impl Twins {
-    fn new() -> Self {
-        let now = BootNs(MS);
-        let engine = Engine::new(Settings::default(), now);
-        Self { engine, ledger: Ledger::default(), now }
-    }
-
-    /// Replays a line of a case, at its time or later.
-    fn follow(&mut self, line: &Line) {
-        match line {
-            Line::Fact(fact) => {
-                self.now = self.now.max(fact.at);
-                self.tell(&fact.what, fact.origin);
-            }
-            Line::Agenda(now, _) | Line::Detect(now, _) => self.now = self.now.max(*now),
-        }
-    }
-
-    fn tell(&mut self, what: &Observation, origin: Origin) {
-        self.now = self.now.plus(1);
-        if let Observation::Boot(Boot { wall_offset, .. }) | Observation::ClockSet { wall_offset } =
-            what
-        {
-            self.ledger.set_calendar(Calendar { wall_offset: *wall_offset });
-        }
-        self.engine.apply(&[Fact { at: self.now, origin, what: what.clone() }]);
-    }
-
-    /// The candidates from scratch, and the changes of the ledger that gets them.
-    fn compare(&mut self) -> (Vec<Candidate>, Vec<Change>) {
-        let Engine { map, thresholds, ready, started, .. } = &self.engine;
-        let found = detect::detect(map, self.now, thresholds);
-        let blind = match ready {
-            Some(_) => detect::blind(map, thresholds),
-            None => Code::ALL.iter().copied().collect(),
-        };
-        self.ledger.set_second_look(thresholds.second_look);
-        self.ledger.be_patient(&detect::patient(self.now.since(*started), thresholds));
-        self.ledger.keep_while(|finding| detect::still_holds(map, finding, self.now));
-        let changes = self.ledger.observe(self.now, &found, &blind);
-        (found, changes)
-    }
-
-    /// Takes a step and compares. Returns the codes that were found.
-    fn step(&mut self) -> BTreeSet<Code> {
-        let effects = self.engine.step(&[], self.now);
-        let (found, changes) = self.compare();
-        assert_eq!(self.engine.detection.found(), found);
-        assert_eq!(effects.changes, changes);
-        let open = |ledger: &Ledger| ledger.open_findings().cloned().collect::<Vec<Finding>>();
-        assert_eq!(open(&self.engine.ledger), open(&self.ledger));
-        assert_eq!(self.engine.ledger.due(self.now), self.ledger.due(self.now));
-        let Engine { map, thresholds, detection, .. } = &mut self.engine;
-        assert_eq!(detection.blind(map, thresholds), detect::blind(map, thresholds));
-        indexes_are_true(map, self.now);
-        found.iter().map(|one| one.code).collect()
-    }
-
-    fn acknowledge(&mut self, pick: usize) {
-        let id = self.ledger.open_findings().nth(pick % 3).map(|finding| finding.id.clone());
-        let Some(id) = id else { return };
-        let lasts = (!pick.is_multiple_of(4)).then_some(Duration::from_secs(pick as u64 % 7));
-        let word = (!pick.is_multiple_of(5)).then_some(AckRequest { uid: 0, lasts, note: None });
-        let one = self.engine.acknowledge(&id, self.now, word.clone());
-        assert_eq!(one, self.ledger.acknowledge(&id, self.now, word));
-    }
-}
-
-/// Lookups by index must equal a full search.
-fn indexes_are_true(map: &NodeMap, now: BootNs) {
-    let anew: Vec<_> = map.heard_conflicts(now).take(512).collect();
-    let kept = map.conflicts(now);
-    assert_eq!(kept.get(..anew.len()), Some(&anew[..]));
-    assert!(kept[anew.len()..].iter().all(|one| one.grounds == ConflictGrounds::Dad));
-    let ids = |all: &mut dyn Iterator<Item = &crate::map::SandboxEntry>| {
-        all.map(|entry| entry.sandbox.id.clone()).collect::<Vec<_>>()
+/// The cases of the detectors' tests.
+fn palette() -> Palette {
+    let line = |line: hostile::Line| match line {
+        hostile::Line::Fact(fact) => Line::Fact(fact),
+        hostile::Line::Agenda(now, _) | hostile::Line::Detect(now, _) => Line::At(now),
     };
-    let dead = ids(&mut map.all_sandboxes().filter(|entry| entry.dead.is_some()));
-    assert_eq!(ids(&mut map.all_dead()), dead);
-    let keys = |all: &mut dyn Iterator<Item = &TaskEntry>| {
-        all.map(|task| task.key).collect::<Vec<TaskKey>>()
-    };
-    let looked = keys(&mut map.leaving().filter(|task| task.look.is_some()));
-    assert_eq!(keys(&mut map.seen_leaving()), looked);
-    let before = keys(&mut map.leaving().filter(|task| task.preexisting));
-    assert_eq!(keys(&mut map.left_before()), before);
-    for netns in map.all_netns() {
-        let links = netns.links().map(|known| &known.link);
-        let pairs = links.filter(|link| {
-            link.peer.is_some() && link.peer_nsid.is_none() && crate::map::is_pods(link)
-        });
-        let pairs: Vec<u32> = pairs.map(|link| link.ifindex).collect();
-        let known: Vec<u32> = netns.pairs().map(|known| known.link.ifindex).collect();
-        assert_eq!(known, pairs);
-    }
+    let case = |case: Vec<hostile::Line>| case.into_iter().map(line).collect();
+    Palette::new(hostile::tapes().into_iter().map(case).collect())
 }
 
-fn thresholds(pick: usize) -> Thresholds {
-    let of = [Thresholds::default(), Thresholds { grace: SEC, ..Thresholds::default() }];
-    let short = Thresholds { sandbox_grace: SEC, leak_age: 5 * SEC, ..Thresholds::default() };
-    let quick = Thresholds { second_look: 0, teardown_grace: SEC, ..short };
-    [of[0], of[1], short, quick][pick % 4]
-}
-
-/// Runs a sequence, and returns the codes of all that was found in it.
-fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
-    let case = &palette.cases[case % palette.cases.len()];
-    let mut next = case.iter();
-    let mut twins = Twins::new();
-    let mut codes = BTreeSet::new();
-    for (op, pick) in life {
-        let pick = usize::from(*pick);
-        match op {
-            0..=23 => {
-                if let Some(line) = next.next() {
-                    twins.follow(line);
-                }
-            }
-            24 => drop(next.next()),
-            25 => twins.follow(&case[pick % case.len()]),
-            26 => {
-                let fact = &palette.all[pick % palette.all.len()];
-                twins.tell(&fact.what, fact.origin);
-            }
-            27 | 28 => twins.now = twins.now.plus(STEPS[pick % STEPS.len()]),
-            29 => twins.engine.retune(thresholds(pick), Vec::new()),
-            30 => {
-                let names = SOURCES.map(SourceName::as_str).into_iter().chain([
-                    "containerd",
-                    "host-local",
-                    "kubernetes",
-                ]);
-                let name = names.cycle().nth(pick % 9).unwrap_or_default();
-                let status = STATUSES[pick / 9 % STATUSES.len()];
-                let source = Source { name: name.into(), status, detail: String::new() };
-                twins.tell(&Observation::Source(source), Origin::Runtime);
-            }
-            _ => match pick % 6 {
-                0 => twins.tell(&Observation::Lost { count: None, calls: true }, Origin::Probe),
-                1 => {
-                    let wall_offset = (pick as i64 - 30_000) * 1_000_000_000;
-                    twins.tell(&Observation::ClockSet { wall_offset }, Origin::Daemon);
-                }
-                2 => {
-                    let mut names: Vec<NetnsRef> =
-                        twins.engine.map.all_netns().map(|entry| entry.names).collect();
-                    names.sort_by_key(|netns| (netns.cookie, netns.inode, netns.nsid));
-                    let Some(netns) = names.get(pick / 6 % names.len().max(1)) else { continue };
-                    let (overrun, addresses) = (pick as u64 / 6 % 2, pick as u64 / 12 % 2);
-                    let unreported = Unreported { overrun, addresses, ..Unreported::default() };
-                    twins.tell(&Observation::LostIn { netns: *netns, unreported }, Origin::Probe);
-                }
-                _ => twins.acknowledge(pick / 6),
-            },
-        }
-        // Sometimes several facts at once.
-        if !pick.is_multiple_of(4) {
-            codes.extend(twins.step());
-        }
+/// The fuzz target has no detectors' tests: it reads their cases from a file, one a line.
+#[test]
+fn the_fuzz_target_has_the_same_cases() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/engine/cases.jsonl");
+    let line = |case: &Vec<Line>| serde_json::to_string(case).unwrap() + "\n";
+    let now: String = palette().cases.iter().map(line).collect();
+    if std::env::var_os("IPWATCH_BLESS").is_some() {
+        std::fs::write(path, &now).unwrap();
     }
-    codes.extend(twins.step());
-    codes
+    assert!(std::fs::read_to_string(path).unwrap() == now, "run this test with IPWATCH_BLESS=1");
 }
 
 /// Runs each case unchanged.
@@ -230,7 +50,7 @@ fn lives() -> impl Strategy<Value = (u16, Vec<(u8, u16)>)> {
 
 #[test]
 fn what_looks_at_changes_finds_what_looks_at_everything_does() {
-    let palette = Palette::new();
+    let palette = palette();
     let codes = RefCell::new(live_all(&palette));
     // The same sequences in each run, so that their coverage is known; other and more ones if requested by
     // `PROPTEST_CASES`.
@@ -261,7 +81,7 @@ fn what_looks_at_changes_finds_what_looks_at_everything_does() {
 /// change is marked otherwise too in these few sequences.
 #[test]
 fn what_is_not_marked_is_missed() {
-    let palette = Palette::new();
+    let palette = palette();
     let config = Config { failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(config, rng);
