@@ -84,7 +84,7 @@ impl Samples {
 
     /// The rate of the last minutes. Pods that come and go, or that all came at once, are no growth.
     pub(super) fn rate(&self, now: Sample) -> Option<Rate> {
-        rate(&self.all, now, LEAST_SPAN, |sample| [sample.used; 2])
+        rate(&self.all, 0, now, LEAST_SPAN, |sample| [sample.used; 2])
     }
 
     /// The rate at which IPs leak, or did lately.
@@ -99,21 +99,26 @@ impl Samples {
     /// The rate of the last minute at which IPs leak. A leak that becomes known is none where no IP is taken, and an IP
     /// that is taken is none where nothing leaks.
     fn measured(&self, now: Sample) -> Option<Rate> {
+        // Each step of a node on which nothing leaks ends here.
+        if now.leaked < LEAST_LEAKS {
+            return None;
+        }
         let recent = self.all.partition_point(|sample| now.at.since(sample.at) > LEAK_WINDOW);
-        let recent: VecDeque<Sample> = self.all.iter().skip(recent).copied().collect();
-        let found = rate(&recent, now, LEAST_LEAK_SPAN, |sample| [sample.used, sample.leaked]);
+        let of = |sample: Sample| [sample.used, sample.leaked];
+        let found = rate(&self.all, recent, now, LEAST_LEAK_SPAN, of);
         found.filter(|rate| rate.grown >= LEAST_LEAKS)
     }
 }
 
-/// The rate since the oldest of these samples, if all of `of` grew in both halves of the time: that of the slowest.
+/// The rate since the sample with the number `from`, if all of `of` grew in both halves of the time: that of the slowest.
 fn rate(
     samples: &VecDeque<Sample>,
+    from: usize,
     now: Sample,
     least: u64,
     of: impl Fn(Sample) -> [u64; 2],
 ) -> Option<Rate> {
-    let (first, middle) = (*samples.front()?, *samples.get(samples.len() / 2)?);
+    let (first, middle) = (*samples.get(from)?, *samples.get(from.midpoint(samples.len()))?);
     let grown = |from: Sample, to: Sample| {
         let both = of(to).into_iter().zip(of(from));
         both.map(|(to, from)| to.saturating_sub(from)).min().unwrap_or(0)
