@@ -113,7 +113,7 @@ pub(in crate::map) struct Leaks {
     /// When the IP of a bare reservation was removed. netavark removes the address before it releases the reservation.
     went: BTreeMap<u32, BootNs>,
     /// Bare reservations whose container no longer exists, and the moment from which each counts as a leak.
-    gone: BTreeMap<u32, BootNs>,
+    pub(super) gone: BTreeMap<u32, BootNs>,
     /// Entries of `gone` that do not count yet.
     waiting: BTreeSet<(BootNs, u32)>,
     /// Entries of `gone` that count; `places` has them by store and network.
