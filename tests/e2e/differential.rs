@@ -7,12 +7,14 @@
 
 mod ops;
 
+pub(crate) use ops::Rng;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ops::{Batch, Rng, Step};
+use ops::{Batch, Step};
 use serde_json::Value;
 use support::harness::{self, FIGURE};
 use support::poll::{settle, until};
@@ -71,7 +73,7 @@ fn the_map_equals_full_dumps_after_random_changes(lab: &Lab) {
     });
 }
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let given = std::env::var("IPWATCH_TEST_SEED").ok();
     let given = given.map(|text| text.parse().expect("IPWATCH_TEST_SEED is a number"));
     given.unwrap_or_else(|| {

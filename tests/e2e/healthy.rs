@@ -29,7 +29,9 @@ const TIME: Duration = Duration::from_secs(50);
 /// Minimum of any run: each kind twice.
 const LEAST: usize = 2 * KINDS;
 /// Number of kinds of cycles.
-const KINDS: usize = 14;
+pub(crate) const KINDS: usize = 14;
+/// The kind in which ipwatch itself is restarted.
+pub(crate) const IPWATCH_RESTARTS: usize = 13;
 /// The default grace of a dead sandbox, a poll of the runtime and a second look: by then what the last cycles left
 /// behind would be found.
 const AFTERWARDS: Duration = Duration::from_secs(38);
@@ -42,7 +44,7 @@ const STEADY: usize = 4;
 const SLEEP: [&str; 2] = ["/bin/sleep", "1000000"];
 
 /// A node under test.
-struct Node<'a> {
+pub(crate) struct Node<'a> {
     lab: &'a Lab,
     /// Which of two it is; its pods' names end with it.
     copy: u8,
@@ -55,7 +57,7 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    fn start(lab: &'a Lab, copy: u8) -> Self {
+    pub(crate) fn start(lab: &'a Lab, copy: u8) -> Self {
         let subnet = Some(format!("{}/27", lab.ip(32 * copy)));
         let near = Containerd::start_as(lab, &Setup { subnet, copy, ..Setup::default() });
         let netns = Netns::new(lab, &format!("far{copy}"));
@@ -70,8 +72,15 @@ impl<'a> Node<'a> {
         node
     }
 
+    /// Adds its runtimes and networks.
+    pub(crate) fn configure(&self, config: Config) -> Config {
+        [&self.containerd, &self.far].into_iter().fold(config, |config, containerd| {
+            config.cri(containerd.socket()).networks(&containerd.conf_dirs(), &containerd.bin_dir())
+        })
+    }
+
     /// One cycle; the kinds take turns.
-    fn cycle(&mut self, n: usize, watch: &Mutex<Watch<'_>>) {
+    pub(crate) fn cycle(&mut self, n: usize, watch: &Mutex<Watch<'_>>) {
         match n % KINDS {
             0 | 4 => self.plain(),
             1 => self.sandbox_only(),
@@ -85,7 +94,10 @@ impl<'a> Node<'a> {
             10 => self.plain_on(MACVLAN, "mac"),
             11 => self.remade_on_macvlan(),
             12 => self.runtime_restarts(),
-            _ => self.ipwatch_restarts(n / KINDS, &mut watch.lock().expect("no node has failed")),
+            IPWATCH_RESTARTS => {
+                self.ipwatch_restarts(n / KINDS, &mut watch.lock().expect("no node has failed"))
+            }
+            kind => unreachable!("kind {kind}"),
         }
     }
 
@@ -205,7 +217,7 @@ impl<'a> Node<'a> {
 }
 
 /// The daemon under test, and what each of its runs reported.
-struct Watch<'a> {
+pub(crate) struct Watch<'a> {
     lab: &'a Lab,
     config: Config,
     run: Option<(Daemon, Follower)>,
@@ -214,7 +226,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn start(lab: &'a Lab, config: Config) -> Self {
+    pub(crate) fn start(lab: &'a Lab, config: Config) -> Self {
         let mut watch = Self { lab, config, run: None, told: Vec::new() };
         watch.begin();
         watch
@@ -237,12 +249,12 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn daemon(&self) -> &Daemon {
+    pub(crate) fn daemon(&self) -> &Daemon {
         &self.run.as_ref().expect("it runs").0
     }
 
     /// Everything that was reported, by all runs.
-    fn changes(&self) -> Vec<Value> {
+    pub(crate) fn changes(&self) -> Vec<Value> {
         let now = self.run.iter().flat_map(|(_, follower)| follower.changes_seen());
         self.told.iter().cloned().chain(now).collect()
     }
@@ -313,10 +325,8 @@ fn run(lab: &Lab, begin: &dyn Fn(), stop: &AtomicBool, made: &AtomicUsize) {
     let mut config = Config::default()
         .networks(&[network::conf_dir(lab)], &network::bin_dir(lab))
         .cache_dir(Path::new(CNI_CACHE));
-    for containerd in nodes.iter().flat_map(|node| [&node.containerd, &node.far]) {
-        config = config
-            .cri(containerd.socket())
-            .networks(&containerd.conf_dirs(), &containerd.bin_dir());
+    for node in &nodes {
+        config = node.configure(config);
     }
     let watch = Mutex::new(Watch::start(lab, config));
     begin();

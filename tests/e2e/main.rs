@@ -5,7 +5,7 @@
 //! [`neighbour_links`] (what is found), [`remedies`], [`fix`], [`demo`] and [`dead_nfs`] (what is told to do, done), [`tape`], [`secrets`] and [`report`] (what is taken along, and what not), [`cases`]
 //! (the field's cases), [`incident`] (the whole text of four of them), [`lead`] and [`kubelet`] (how early, of a runtime's word and of a real kubelet's),
 //! [`prevention`] (what does not happen at all), [`apiserver`] (a real one without a kubelet: its bad days, its IPAM stores),
-//! [`never`], [`never_ipam`], [`never_pool`], [`healthy`] and [`zoo`] (what must not be found), [`identity`], [`scale`],
+//! [`never`], [`never_ipam`], [`never_pool`], [`healthy`] and [`zoo`] (what must not be found), [`soak`] (all at once), [`identity`], [`scale`],
 //! [`differential`] and [`restart`] (what must hold at all times), [`probes`], [`canary`], [`container`] and [`tracing`] (what may be missing),
 //! [`ended_sources`] (what is started again),
 //! [`service`] (what a service manager sees), [`systemd`] (the real one), [`bad_input`], [`bad_link`],
@@ -73,6 +73,7 @@ mod runtimes;
 mod scale;
 mod secrets;
 mod service;
+mod soak;
 mod stuck;
 mod systemd;
 mod tape;
@@ -136,6 +137,7 @@ fn main() -> std::process::ExitCode {
         etcd::TESTS,
         secrets::TESTS,
         service::TESTS,
+        soak::TESTS,
         systemd::TESTS,
         cases::calico::TESTS,
         cases::dead::TESTS,

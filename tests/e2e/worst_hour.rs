@@ -38,14 +38,14 @@ const CEILING: u64 = 64 << 20;
 const NOBODY: u32 = 65_534;
 
 /// A process in its own user namespace and netns, killed when dropped.
-struct Stranger {
+pub(crate) struct Stranger {
     child: Child,
     done: PathBuf,
 }
 
 impl Stranger {
     /// Starts a process that runs `script` as root of its own namespaces, and stays.
-    fn start(dir: &Path, name: &str, script: &str) -> Self {
+    pub(crate) fn start(dir: &Path, name: &str, script: &str) -> Self {
         let done = dir.join(format!("{name}.done"));
         let script = format!("{script} && touch {}; exec sleep 600", done.display());
         let mut command = Command::new("unshare");
@@ -70,10 +70,10 @@ impl Drop for Stranger {
 }
 
 /// A world-writable directory like `/tmp`, because the lab's is not accessible to others. Removed when dropped.
-struct OpenDir(PathBuf);
+pub(crate) struct OpenDir(pub(crate) PathBuf);
 
 impl OpenDir {
-    fn new(lab: &Lab) -> Self {
+    pub(crate) fn new(lab: &Lab) -> Self {
         let dir = Self(std::env::temp_dir().join(format!("{}-open", lab.tag())));
         fs::create_dir_all(&dir.0).expect("make a directory");
         fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).expect("open it");
@@ -180,13 +180,21 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
 }
 
 /// Shell commands that the user repeats as fast as possible, until killed.
-struct Flood {
+pub(crate) struct Flood {
     name: &'static str,
     script: &'static str,
 }
 
+impl Flood {
+    /// Starts it in a netns of its own.
+    pub(crate) fn start(&self, open: &OpenDir, number: usize) -> Stranger {
+        let zero = open.0.join(format!("{}-{number}", self.name.replace(' ', "-")));
+        Stranger::start(&open.0, "flood", &self.script.replace("$0", &zero.to_string_lossy()))
+    }
+}
+
 /// Each runs on as many CPUs as the machine has for this user: they are shared with the daemon.
-const FLOODS: [Flood; 5] = [
+pub(crate) const FLOODS: [Flood; 5] = [
     Flood {
         name: "addresses",
         script: "ip link add d0 type veth peer name d1 && ip link set d0 up && \
@@ -232,13 +240,9 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
         took
     };
     let quiet = found("nobody floods");
-    for Flood { name, script } in FLOODS {
-        let strangers: Vec<Stranger> = (0..2)
-            .map(|n| {
-                let zero = open.0.join(format!("{}-{n}", name.replace(' ', "-")));
-                Stranger::start(&open.0, "flood", &script.replace("$0", &zero.to_string_lossy()))
-            })
-            .collect();
+    for flood in FLOODS {
+        let strangers: Vec<Stranger> = (0..2).map(|n| flood.start(&open, n)).collect();
+        let name = flood.name;
         std::thread::sleep(Duration::from_secs(4));
         let took = found(name);
         assert!(took <= 2.0 * quiet, "{name}: {took:.1} s, {quiet:.1} s where nobody floods");

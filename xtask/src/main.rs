@@ -5,7 +5,8 @@
 //! - `run`: runs the daemon on this node, and shows what it sees.
 //! - `demo`: creates pods with typical problems, and shows what ipwatch reports about them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: all tests: unit tests, end to end on this host, VMs.
-//! - `fuzz [--seconds NUMBER] [TARGET]…`: libFuzzer on every parser of foreign bytes.
+//! - `fuzz [--seconds NUMBER | --plateau] [TARGET]…`: libFuzzer on every parser of foreign bytes, and on the engine.
+//! - `soak [--minutes NUMBER] [--seed NUMBER]`: pods, floods, faults and questions at the same time, and a picture.
 //! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: only the end-to-end tests on stock kernels; `6.1-arm64` is
 //!   emulated.
 //! - `support [--table | KERNEL…]`: what is seen on stock kernels, event by event, for `docs/support`.
@@ -52,6 +53,7 @@ mod scale;
 mod seccomp;
 mod setup;
 mod shell;
+mod soak;
 mod suites;
 mod support;
 mod tally;
@@ -70,8 +72,12 @@ Usage: cargo xtask COMMAND
                               run all tests (root); parts: unit, instructions, e2e, vm, systemd, arm64, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
-  fuzz [--seconds NUMBER] [TARGET]...
-                              fuzz the parsers of foreign bytes, each for 60 s or so long
+  fuzz [--seconds NUMBER | --plateau] [TARGET]...
+                              fuzz the parsers of foreign bytes and the engine, each for 60 s, or so long, or until
+                              three minutes find nothing new; what did is then added to fuzz/seeds
+  soak [--minutes NUMBER] [--seed NUMBER]
+                              pods, floods, faults and questions at the same time, for 10 minutes or so long; what
+                              was measured is drawn in target/soak/soak.svg
   vm [systemd|shipped|long] [KERNEL]... [-- FILTER...]
                               run the end-to-end tests on stock kernels in QEMU; systemd: booted by it; shipped:
                               optimised; long: in their long form; kernels: 6.12, 6.1, 5.10, 6.12-integrity, 6.12-confidentiality, sid, 6.12-arm64, 6.1-arm64
@@ -103,6 +109,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run().map(|()| true),
         ["test", rest @ ..] => test::run(rest),
         ["fuzz", rest @ ..] => fuzz::command(rest),
+        ["soak", rest @ ..] => soak::run(rest),
         ["vm", rest @ ..] => vm::command(rest),
         ["support", names @ ..] => support::command(names).map(|()| true),
         ["package", rest @ ..] => package::command_line(rest).map(|()| true),

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// SplitMix64.
 #[derive(Debug)]
-pub(super) struct Rng(pub(super) u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -19,7 +19,7 @@ impl Rng {
     }
 
     /// A number less than `end`, which must not be 0.
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).expect("less than an usize")
     }
 
