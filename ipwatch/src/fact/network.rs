@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Unreported {
-    /// Events of addresses and devices, because the netns or its owner caused too many.
+    /// Events of addresses and devices, because the netns or its owner caused too many; and of neighbours and routes where
+    /// netlink was read.
     pub addresses: u64,
     /// Updates of neighbour entries, likewise. Netlink reports them too.
     pub neighbours: u64,

@@ -8,6 +8,7 @@
 //! netns; [`Requests::adopt`] assigns one to any other netns, and dumps it only afterwards, so that no change is missed
 //! in between.
 
+mod budget;
 mod diag;
 mod driver;
 #[cfg(feature = "fuzzing")]

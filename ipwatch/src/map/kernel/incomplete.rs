@@ -1,5 +1,5 @@
-//! Netns whose events were not all reported: because they or their owner caused too many (`ipwatch-ebpf/src/limit.rs`), or
-//! because the ring buffer was full. What is known of such a netns is not complete until it has been read again, and
+//! Netns whose events were not all reported: because they or their owner caused too many (`ipwatch-ebpf/src/limit.rs`,
+//! `sources/netlink/budget.rs`), or because the ring buffer was full. What is known of such a netns is not complete until it has been read again, and
 //! nothing is concluded from what is not in it. Other netns are not concerned.
 //!
 //! A netns is read at once, and with growing pauses while it goes on: whoever floods costs no more than that.

@@ -4,18 +4,23 @@
 //! route messages cannot cost an address event. The second and the third join the NSID group too, because the kernel
 //! reuses nsids at once and the sockets are read at different speeds: a message must not be assigned to the netns that
 //! has its nsid *now* (see [`Lag`]).
+//!
+//! A netns that floods is paused and read again ([`Budgets`]), so that a flood costs neither much time nor, by an overrun,
+//! a reading of the whole node.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::net::SocketFlags;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::sync::mpsc;
 
+use super::budget::Budgets;
 use super::netns_open;
 use super::parse;
 use super::requests::request_socket;
@@ -23,7 +28,9 @@ use super::sieve;
 use super::socket::{BUFFER, Received, Socket};
 use super::talk::Talk;
 use crate::clock;
-use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
+use crate::fact::{
+    BootNs, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus, Unreported,
+};
 use crate::sources::pace::Pace;
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
@@ -50,6 +57,19 @@ pub enum Lost {
     Links,
     Neighbours,
     Routes,
+}
+
+impl Lost {
+    /// Messages about one netns that are passed on at once: of links and addresses as many as 4,000 addresses cause that are
+    /// removed with their device; of the others twice as many as are kept of one netns, so that filling one, or emptying it,
+    /// is no flood.
+    fn at_once(self) -> u64 {
+        match self {
+            Lost::Links => 4_000,
+            Lost::Neighbours => 8_192,
+            Lost::Routes => 16_384,
+        }
+    }
 }
 
 /// Statistics of the sockets since the start.
@@ -151,16 +171,24 @@ impl Listener {
         let mut buffer = vec![0; BUFFER];
         let mut pace = Pace::new(clock::now());
         loop {
+            let due = [&*links, neighbours, routes].into_iter().filter_map(|one| one.budgets.due());
+            let due = due.min();
             // `biased`: addresses always come first.
             let (channel, ready) = tokio::select! {
                 biased;
                 ready = link_ready.readable() => (&mut *links, ready?),
                 ready = neigh_ready.readable() => (&mut *neighbours, ready?),
                 ready = route_ready.readable() => (&mut *routes, ready?),
+                () = until(due), if due.is_some() => {
+                    let facts = dropped([links, neighbours, routes]);
+                    emit.send(facts).await?;
+                    continue;
+                }
             };
             let mut reader = Reader { own: &mut *own, lag: &mut *lag, counters: &*counters };
-            let (facts, empty) = channel.read(&mut buffer, &mut reader)?;
+            let (mut facts, empty) = channel.read(&mut buffer, &mut reader)?;
             settle(ready, empty);
+            facts.extend(dropped([channel]));
             emit.send(facts).await?;
             if channel.overrun && (empty || channel.since_overrun > QUEUE_LEN) {
                 channel.overrun = false;
@@ -180,6 +208,23 @@ impl Listener {
 /// More datagrams than the queue can hold: after this many, everything that was queued at the overrun has been read,
 /// even if a storm goes on and the queue is never empty.
 const QUEUE_LEN: usize = QUEUE / 512;
+
+/// What was dropped of netns that flood, as facts, if it must be told now.
+fn dropped<const N: usize>(channels: [&mut Channel; N]) -> Vec<Fact> {
+    let now = clock::now();
+    let all = channels.into_iter().flat_map(|channel| channel.budgets.dropped(now));
+    let fact = |(nsid, addresses)| {
+        let unreported = Unreported { addresses, ..Unreported::default() };
+        let what = Observation::LostIn { netns: NetnsRef::nsid(nsid), unreported };
+        Fact { at: now, origin: Origin::Netlink, what }
+    };
+    all.map(fact).collect()
+}
+
+async fn until(due: Option<BootNs>) {
+    let left = due.map_or(0, |due| due.since(clock::now()));
+    tokio::time::sleep(Duration::from_nanos(left)).await;
+}
 
 fn settle(mut ready: AsyncFdReadyGuard<'_, OwnedFd>, empty: bool) {
     if empty {
@@ -211,6 +256,7 @@ struct Channel {
     dropped: u32,
     /// Datagrams dropped by the sockets that this one replaced.
     dropped_before: u64,
+    budgets: Budgets,
 }
 
 impl Channel {
@@ -246,6 +292,7 @@ impl Channel {
             overruns: 0,
             dropped: 0,
             dropped_before: 0,
+            budgets: Budgets::new(kind.at_once()),
         })
     }
 
@@ -273,7 +320,8 @@ impl Channel {
                         self.lost(reader.counters); // no message is this large: cannot be told
                     }
                     if received.from_kernel {
-                        reader.datagram(self.kind, &buffer[..received.len], received, &mut facts);
+                        let bytes = &buffer[..received.len];
+                        reader.datagram(self.kind, bytes, received, &mut self.budgets, &mut facts);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -328,13 +376,20 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn datagram(&mut self, kind: Lost, bytes: &[u8], received: Received, facts: &mut Vec<Fact>) {
+    fn datagram(
+        &mut self,
+        kind: Lost,
+        bytes: &[u8],
+        received: Received,
+        budgets: &mut Budgets,
+        facts: &mut Vec<Fact>,
+    ) {
         let at = clock::now();
         for message in parse::messages(bytes) {
             self.counters.messages.fetch_add(1, Relaxed);
             let mut put = |what| facts.push(Fact { at, origin: Origin::Netlink, what });
-            let told =
-                message.and_then(|message| self.message(kind, message, received.nsid, &mut put));
+            let told = message
+                .and_then(|message| self.message(kind, message, received.nsid, budgets, &mut put));
             if let Err(error) = told {
                 self.counters.malformed.fetch_add(1, Relaxed);
                 tracing::debug!(?kind, ?received, %error, "malformed message");
@@ -347,6 +402,7 @@ impl Reader<'_> {
         kind: Lost,
         message: parse::Message<'_>,
         from: Option<i32>,
+        budgets: &mut Budgets,
         put: &mut impl FnMut(Observation),
     ) -> Result<(), netlink_packet_core::DecodeError> {
         let netns = self.own.netns(from);
@@ -355,13 +411,19 @@ impl Reader<'_> {
             if netns != self.own.host {
                 return Ok(());
             }
-            let id = parse::nsid(message.payload)?;
-            id.and_then(|id| self.numbered(kind, message.kind, id)).into_iter().for_each(put);
+            let Some(id) = parse::nsid(message.payload)? else { return Ok(()) };
+            if message.kind == libc::RTM_DELNSID {
+                budgets.ended(id);
+            }
+            self.numbered(kind, message.kind, id).into_iter().for_each(put);
             return Ok(());
         }
         // The two sockets have not both read that the former netns of this nsid ended.
         if from.is_some_and(|nsid| self.lag.disagree(kind, nsid)) {
             tracing::trace!(?netns, ?kind, "a netns that changed its nsid");
+            return Ok(());
+        }
+        if netns != self.own.host && from.is_some_and(|nsid| !budgets.take(nsid, clock::now())) {
             return Ok(());
         }
         parse::tell(message.kind, message.payload, netns, put)

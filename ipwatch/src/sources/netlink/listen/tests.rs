@@ -1,3 +1,4 @@
+use std::io::Write as _;
 use std::time::Duration;
 
 use super::*;
@@ -231,6 +232,35 @@ fn an_overrun_is_told_after_what_was_still_queued() {
             assert_eq!((&*source.name, source.status), ("netlink", SourceStatus::Active));
             assert!(source.detail.starts_with("overrun 1 times"), "{}", source.detail);
             assert!(heard.seen.iter().any(|what| matches!(what, Observation::Link { .. })));
+        },
+    );
+}
+
+/// The kernel removes all addresses of a device at once, so that a slow machine does not let them pass.
+#[test]
+fn a_netns_that_floods_is_paused_and_told_to_be_incomplete() {
+    const ADDRESSES: u32 = 6_000;
+    listening(
+        |_| {},
+        async |heard| {
+            let netns = Netns::new();
+            netns.veth("ipwt-f");
+            let given = heard.until(|what| matches!(what, Observation::Netns { .. })).await;
+            let Observation::Netns { netns: name } = given else { unreachable!() };
+            let address = |n: u32| std::net::Ipv4Addr::from_bits(0xc612_0000 + n);
+            let lines = (1..=ADDRESSES).map(|n| format!("addr add {}/32 dev eth0\n", address(n)));
+            let mut batch = tempfile::NamedTempFile::new().unwrap();
+            batch.write_all(lines.collect::<String>().as_bytes()).unwrap();
+            netns.ip(&format!("-batch {}", batch.path().display()));
+            netns.ip("link del eth0");
+            let lost = |what: &Observation| match what {
+                Observation::LostIn { netns, unreported } if *netns == name => unreported.addresses,
+                _ => 0,
+            };
+            heard.until(|what| lost(what) > 0).await;
+            let removed = |what: &&Observation| matches!(what, Observation::AddressGone { .. });
+            let told = heard.seen.iter().filter(removed).count();
+            assert!(told < ADDRESSES as usize, "{told} were told");
         },
     );
 }
