@@ -481,6 +481,7 @@ impl Core {
         let held_back = map.said_of_held_back(clock::now());
         let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
         short.extend(held_back.map(|(said, _)| said));
+        short.extend(map.said_of_forgotten());
         if !short.is_empty() {
             let status = if is_short { SourceStatus::Degraded } else { SourceStatus::Active };
             let name = SourceName::Map.into();

@@ -4,13 +4,14 @@
 //! - `reach`: which endpoints can reach each other, and which IPs are on two of them. `witness`: who else relies on
 //!   such an IP.
 //! - `claims`: which MACs were seen to claim an IP; `neighbour_conflict`: which claims contradict each other.
-//!   `unanswered`: neighbours without an answer.
+//!   `unanswered`: neighbours without an answer. `evidence`: how much of both is kept.
 //! - `ways`: which device leads to a pod; `orphan_routes`: routes to endpoints that do not exist.
 //!
 //! Invariants: a plan of reachability matches the current links, or is discarded; a claim is attributed to an endpoint
 //! only as long as that endpoint may have the MAC that made it.
 
 mod claims;
+mod evidence;
 mod neighbour_conflict;
 mod orphan_routes;
 mod reach;
@@ -30,6 +31,7 @@ pub(super) use unanswered::{EntryContext, INCOMPLETE_OR_FAILED, PERMANENT};
 pub use unanswered::{Fixed, Unanswered};
 
 use super::NetnsId;
+use super::kernel::Tenant;
 use crate::fact::{BootNs, Neighbour};
 
 /// See the [module's documentation](self).
@@ -95,6 +97,12 @@ impl Conflicts {
     pub(super) fn forget_netns(&mut self, id: NetnsId) {
         self.unanswered.forget_netns(id);
         self.claims.forget_netns(id);
+    }
+
+    /// It may have turned out whose a netns is. `None`: it is the host's.
+    pub(super) fn counts_to(&mut self, id: NetnsId, tenant: Option<Tenant>) {
+        self.unanswered.counts_to(id, tenant);
+        self.claims.counts_to(id, tenant);
     }
 
     /// Forgets entries whose silence is no longer evidence. Returns when to call this next.

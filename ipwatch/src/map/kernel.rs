@@ -49,6 +49,7 @@ pub use netns::{LinkEntry, Netns};
 pub use news::NeighbourNews;
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
+pub(in crate::map) use tenants::{Room, Tenant};
 pub use tenure::{Begun, Named, TenureEvent, TenureKey};
 
 use super::{NodeMap, Owner, Table, Tick};

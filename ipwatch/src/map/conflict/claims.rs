@@ -2,17 +2,18 @@
 //! `neighbour_conflict`.
 //!
 //! Claims are updates of the kernel's neighbour entries (`neighbours`) and ARP packets that were captured. For each IP
-//! on each device the last few MACs are kept; if there is no room, the oldest is dropped and counted.
+//! on each device the last few MACs are kept; `evidence` decides for how many IPs, and whose are forgotten first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use crate::fact::{BootNs, Claim, ClaimKind, Mac, Neighbour, NetnsRef};
 
+use super::evidence::{Admission, Evidence};
 use super::neighbour_conflict::{Conflict, PROXY};
-use crate::map::kernel::{heard, is_routable};
+use crate::map::kernel::{Tenant, heard, is_routable};
 use crate::map::queue::Queue;
-use crate::map::{Kinds, NetnsId, NodeMap, Table};
+use crate::map::{Kinds, Netns, NetnsId, NodeMap, Table};
 
 const SEC: u64 = 1_000_000_000;
 /// A MAC that has not been seen for this long no longer counts as a claimant.
@@ -34,9 +35,9 @@ const MAX_TURNS: usize = 8;
 /// If more than this many IPs are contested, a change that may concern all of them is settled at most once every
 /// [`LOOK_AGAIN`]: an untrusted user can claim thousands of IPs, and create links that come and go.
 const MANY: usize = 256;
-/// Maximum number of IPs for each netns, on all of its devices, and for all netns.
+/// Maximum number of IPs for each netns, on all of its devices, and for all netns but the host's.
 const MAX_PER_NETNS: usize = 4096;
-const MAX_CLAIMS: usize = 16_384;
+const MAX_CLAIMS: usize = 12_288;
 
 /// An IP on a device of a netns.
 pub(in crate::map) type Key = (IpAddr, NetnsId, u32);
@@ -116,10 +117,7 @@ pub(in crate::map) struct Contest {
 #[derive(Debug, Default)]
 pub(in crate::map) struct Claims {
     entries: BTreeMap<Key, Contest>,
-    /// Entries of each netns, by age.
-    order: BTreeMap<NetnsId, BTreeSet<(BootNs, IpAddr, u32)>>,
-    /// The age of the oldest entry of each netns.
-    oldest: BTreeSet<(BootNs, NetnsId)>,
+    kept: Evidence<Key, MAX_PER_NETNS, MAX_CLAIMS>,
     /// Entries that may be in conflict: several MACs, or a MAC other than that of the IP's holder on this node.
     contested: BTreeSet<Key>,
     /// Which contested entries must be settled again.
@@ -134,8 +132,6 @@ pub(in crate::map) struct Claims {
     dad: BTreeSet<Key>,
     /// Number of IPs of a device for which a MAC only ever replied: kept because the check for proxies is frequent.
     answering: Table<(NetnsId, u32, Mac), usize>,
-    /// Number of keys dropped for lack of room.
-    forgotten: u64,
     /// Whether a probe reports neighbour updates.
     by_probe: bool,
 }
@@ -286,32 +282,17 @@ fn all_of(ip: IpAddr) -> std::ops::RangeInclusive<Key> {
 
 impl Claims {
     fn forget(&mut self, key: &Key) {
+        let Some(contest) = self.entries.get(key) else { return };
+        self.kept.remove(key.1, *key, contest.touched);
+        self.drop_entry(key);
+    }
+
+    /// Removes an entry that is no longer among those that are kept.
+    fn drop_entry(&mut self, key: &Key) {
         let Some(contest) = self.entries.remove(key) else { return };
         let (_, id, ifindex) = *key;
         self.count_answers(id, ifindex, &contest.answering(), &[]);
-        self.age(key, Some(contest.touched), None);
         self.drop_contested(key);
-    }
-
-    /// Updates the order by age after a key was observed again (`now`) or forgotten.
-    fn age(&mut self, key: &Key, before: Option<BootNs>, now: Option<BootNs>) {
-        let (ip, id, ifindex) = *key;
-        let order = self.order.entry(id).or_default();
-        let first = order.first().map(|(at, ..)| *at);
-        if let Some(before) = before {
-            order.remove(&(before, ip, ifindex));
-        }
-        if let Some(now) = now {
-            order.insert((now, ip, ifindex));
-        }
-        let new = order.first().map(|(at, ..)| *at);
-        if new != first {
-            first.map(|first| self.oldest.remove(&(first, id)));
-            self.oldest.extend(new.map(|new| (new, id)));
-        }
-        if new.is_none() {
-            self.order.remove(&id);
-        }
     }
 
     /// Marks a key that may be in conflict.
@@ -353,10 +334,7 @@ impl Claims {
             self.unsettled.later = Some(soonest);
         }
         for (id, ifindex) in devices {
-            let order = self.order.get(&id).into_iter().flatten();
-            keys.extend(
-                order.filter(|(_, _, on)| *on == ifindex).map(|(_, ip, on)| (*ip, id, *on)),
-            );
+            keys.extend(self.kept.of(id).filter(|(_, _, on)| *on == ifindex));
         }
         keys.retain(|key| self.contested.contains(key));
         keys.extend(std::iter::from_fn(|| self.due.pop(now)));
@@ -370,17 +348,16 @@ impl Claims {
     }
 
     pub(in crate::map) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
-        let order = self.order.get(&id).into_iter().flatten();
-        let keys: Vec<Key> =
-            order.filter(|(_, _, on)| *on == ifindex).map(|(_, ip, on)| (*ip, id, *on)).collect();
+        let on_it = self.kept.of(id).filter(|(_, _, on)| *on == ifindex);
+        let keys: Vec<Key> = on_it.copied().collect();
         keys.iter().for_each(|key| self.forget(key));
         self.dad.retain(|(_, netns, on)| (*netns, *on) != (id, ifindex));
     }
 
     pub(in crate::map) fn forget_netns(&mut self, id: NetnsId) {
-        let order = self.order.get(&id).into_iter().flatten();
-        let keys: Vec<Key> = order.map(|(_, ip, on)| (*ip, id, *on)).collect();
+        let keys: Vec<Key> = self.kept.of(id).copied().collect();
         keys.iter().for_each(|key| self.forget(key));
+        self.kept.forget_netns(id);
         self.dad.retain(|(_, netns, _)| *netns != id);
     }
 
@@ -469,22 +446,26 @@ impl Claims {
         }
     }
 
-    fn make_room(&mut self, id: NetnsId) {
-        let full = self.order.get(&id).is_some_and(|order| order.len() >= MAX_PER_NETNS);
-        let oldest = |id: NetnsId, order: &BTreeSet<(BootNs, IpAddr, u32)>| {
-            order.first().map(|(at, ip, ifindex)| (*at, (*ip, id, *ifindex)))
-        };
-        let victim = if full {
-            self.order.get(&id).and_then(|order| oldest(id, order))
-        } else if self.entries.len() >= MAX_CLAIMS {
-            self.oldest.first().and_then(|(_, id)| oldest(*id, self.order.get(id)?))
-        } else {
-            None
-        };
-        if let Some((_, key)) = victim {
-            self.forget(&key);
-            self.forgotten += 1;
+    /// Makes room for claims to one more IP in a netns. A conflict that was found is forgotten last. Returns whether there
+    /// is room.
+    fn make_room(&mut self, id: NetnsId, tenant: Option<Tenant>) -> bool {
+        let found = &self.found;
+        match self.kept.admit(id, tenant, |key| found.contains_key(key)) {
+            Admission::Fits => {}
+            Admission::InsteadOf(other) => self.drop_entry(&other),
+            Admission::Refused => return false,
         }
+        true
+    }
+
+    /// It may have turned out whose a netns is.
+    pub(in crate::map) fn counts_to(&mut self, id: NetnsId, tenant: Option<Tenant>) {
+        self.kept.counts_to(id, tenant);
+    }
+
+    /// Number of IPs of each netns whose claims were forgotten for want of room.
+    pub(in crate::map) fn forgotten(&self) -> impl Iterator<Item = (NetnsId, u64)> {
+        self.kept.forgotten_by_netns()
     }
 }
 
@@ -534,15 +515,19 @@ impl NodeMap {
             return;
         }
         let key = (ip, id, ifindex);
-        if !self.conflict.claims.entries.contains_key(&key) {
-            self.conflict.claims.make_room(id);
+        let Some(tenant) = self.netns(id).map(Netns::counts_to) else { return };
+        let claims = &mut self.conflict.claims;
+        if let Some(contest) = claims.entries.get_mut(&key) {
+            let before = contest.touched;
+            contest.touched = before.max(at);
+            claims.kept.renew(id, key, before, contest.touched);
+        } else if claims.make_room(id, tenant) {
+            claims.kept.add(id, tenant, key, at);
+            claims.entries.insert(key, Contest { touched: at, ..Contest::default() });
+        } else {
+            return;
         }
-        let contest = self.conflict.claims.entries.entry(key).or_default();
-        let before = (!contest.sides.is_empty()).then_some(contest.touched);
-        contest.touched = contest.touched.max(at);
-        let now = contest.touched;
-        self.conflict.claims.age(&key, before, Some(now));
-        let contest = self.conflict.claims.entries.entry(key).or_default();
+        let Some(contest) = claims.entries.get_mut(&key) else { return };
         let (known, before) = (contest.sides.len(), contest.answering());
         contest.hear(mac, how, at);
         let several = contest.sides.len() > 1;
@@ -708,10 +693,10 @@ impl NodeMap {
     /// Number of claims dropped for lack of room.
     #[must_use]
     pub fn forgotten_claims(&self) -> u64 {
-        self.conflict.claims.forgotten
+        self.conflict.claims.kept.forgotten()
     }
 }
 
-fn holds(entry: &crate::map::Netns, ip: IpAddr) -> bool {
+fn holds(entry: &Netns, ip: IpAddr) -> bool {
     entry.with_ip(ip).any(|(_, known)| known.is_used())
 }

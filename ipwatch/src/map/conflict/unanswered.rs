@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use crate::fact::{BootNs, Mac, Neighbour};
 
-use crate::map::kernel::is_silent;
+use super::evidence::{Admission, Evidence};
+use crate::map::kernel::{Tenant, is_silent};
 use crate::map::{NetnsId, NodeMap};
 
 /// `NUD_*`, `include/uapi/linux/neighbour.h`.
@@ -28,7 +29,7 @@ const TWICE_TOLD: u64 = SEC / 2;
 /// Removing a netns first takes down its devices, and with them their entries: a permanent entry counts as lost only
 /// after this.
 const MISSED: u64 = 3 * SEC;
-/// Maximum number of failures, and of permanent entries; the oldest are dropped first.
+/// Maximum number of failures, and of permanent entries, of all netns but the host's.
 const MAX: usize = 4096;
 /// Maximum for one netns. The host may have one failure for each pod.
 const MAX_EACH: usize = 512;
@@ -63,8 +64,80 @@ pub struct Fixed {
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct UnansweredEntries {
-    silent: BTreeMap<Key, Unanswered>,
-    fixed: BTreeMap<Key, Fixed>,
+    silent: Kept<Unanswered>,
+    fixed: Kept<Fixed>,
+}
+
+/// The entries of one kind: scanning a range from one netns must not push out those of others.
+#[derive(Debug)]
+struct Kept<T> {
+    entries: BTreeMap<Key, T>,
+    evidence: Evidence<Key, MAX_EACH, MAX>,
+}
+
+trait Aged {
+    /// The entry that is oldest by this time is forgotten first.
+    fn age(&self) -> BootNs;
+}
+
+impl Aged for Unanswered {
+    fn age(&self) -> BootNs {
+        self.changed
+    }
+}
+
+impl Aged for Fixed {
+    fn age(&self) -> BootNs {
+        self.since
+    }
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), evidence: Evidence::default() }
+    }
+}
+
+impl<T: Aged> Kept<T> {
+    /// Adds an entry, unless others need the room.
+    fn insert(&mut self, key: Key, tenant: Option<Tenant>, entry: T) {
+        match self.evidence.admit(key.0, tenant, |_| false) {
+            Admission::Fits => {}
+            Admission::InsteadOf(other) => {
+                self.entries.remove(&other);
+            }
+            Admission::Refused => return,
+        }
+        self.evidence.add(key.0, tenant, key, entry.age());
+        self.entries.insert(key, entry);
+    }
+
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut T)) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let before = entry.age();
+        change(entry);
+        self.evidence.renew(key.0, *key, before, entry.age());
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.evidence.remove(key.0, *key, entry.age());
+        }
+    }
+
+    fn remove_all(&mut self, keys: Vec<Key>) {
+        keys.iter().for_each(|key| self.remove(key));
+    }
+
+    fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
+        let on_it = self.evidence.of(id).filter(|(_, on, _)| *on == ifindex);
+        self.remove_all(on_it.copied().collect());
+    }
+
+    fn forget_netns(&mut self, id: NetnsId) {
+        self.remove_all(self.evidence.of(id).copied().collect());
+        self.evidence.forget_netns(id);
+    }
 }
 
 /// What else is known about the reported entry.
@@ -72,8 +145,8 @@ pub(in crate::map) struct UnansweredEntries {
 pub(in crate::map) struct EntryContext {
     /// When it last answered.
     pub(in crate::map) confirmed: Option<BootNs>,
-    /// The entry is in the host's netns.
-    pub(in crate::map) host: bool,
+    /// The tenant to which its netns counts; `None`: it is in the host's.
+    pub(in crate::map) tenant: Option<Tenant>,
     /// A dump reported it: its state may be old.
     pub(in crate::map) dumped: bool,
 }
@@ -96,30 +169,23 @@ impl UnansweredEntries {
         place: EntryContext,
         at: BootNs,
     ) {
-        let EntryContext { confirmed, host, dumped } = place;
         let key = (id, new.ifindex, new.ip);
         if is_silent(new.state) {
-            self.silent_again(key, new.state, dumped, confirmed, at);
+            self.silent_again(key, new.state, place, at);
         } else if new.mac.is_some() {
             self.silent.remove(&key);
         }
         // Permanent entries of the host are flannel's, one for each node, and come and go with the nodes.
-        if !host {
-            self.fixed_told(key, new, at);
+        if let Some(tenant) = place.tenant {
+            self.fixed_told(key, new, tenant, at);
         }
     }
 
-    fn silent_again(
-        &mut self,
-        key: Key,
-        state: u16,
-        dumped: bool,
-        confirmed: Option<BootNs>,
-        at: BootNs,
-    ) {
+    fn silent_again(&mut self, key: Key, state: u16, place: EntryContext, at: BootNs) {
+        let EntryContext { confirmed, tenant, dumped } = place;
         // The kernel announces only failures, each without the request before it (`neigh_timer_handler`). A repeated
         // report is therefore another failure, unless it comes from a dump or is the second report of one failure.
-        let known = self.silent.get(&key);
+        let known = self.silent.entries.get(&key);
         let (asked, failed) = (state & INCOMPLETE != 0, state & FAILED != 0);
         if known.is_some_and(|known| {
             dumped
@@ -128,27 +194,23 @@ impl UnansweredEntries {
         }) {
             return;
         }
-        if !self.silent.contains_key(&key) {
-            make_room(&mut self.silent, key.0, |known| known.changed);
+        if known.is_none() {
+            let new = Unanswered { since: at, changed: at, failures: 0, asked: None, confirmed };
+            self.silent.insert(key, tenant, new);
         }
-        let known = self.silent.entry(key).or_insert(Unanswered {
-            since: at,
-            changed: at,
-            failures: 0,
-            asked: None,
-            confirmed,
+        self.silent.change(&key, |known| {
+            if at.since(known.changed) > STALE {
+                (known.since, known.failures) = (at, 0);
+            }
+            known.changed = at;
+            known.asked = asked.then_some(at);
+            known.failures = known.failures.saturating_add(u32::from(failed));
         });
-        if at.since(known.changed) > STALE {
-            (known.since, known.failures) = (at, 0);
-        }
-        known.changed = at;
-        known.asked = asked.then_some(at);
-        known.failures = known.failures.saturating_add(u32::from(failed));
     }
 
-    fn fixed_told(&mut self, key: Key, new: &Neighbour, at: BootNs) {
+    fn fixed_told(&mut self, key: Key, new: &Neighbour, tenant: Tenant, at: BootNs) {
         let permanent = new.mac.filter(|_| new.state & PERMANENT != 0);
-        match (self.fixed.get_mut(&key), permanent) {
+        match (self.fixed.entries.get_mut(&key), permanent) {
             (Some(known), Some(mac)) if known.mac == mac => {
                 (known.lost, known.other) = (None, None);
             }
@@ -157,8 +219,8 @@ impl UnansweredEntries {
                 known.other = other;
             }
             (None, Some(mac)) => {
-                make_room(&mut self.fixed, key.0, |known| known.since);
-                self.fixed.insert(key, Fixed { mac, since: at, lost: None, other: None });
+                let new = Fixed { mac, since: at, lost: None, other: None };
+                self.fixed.insert(key, Some(tenant), new);
             }
             (None, None) => {}
         }
@@ -167,55 +229,54 @@ impl UnansweredEntries {
     /// The entry was removed.
     pub(in crate::map) fn gone(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr, at: BootNs) {
         let key = (id, ifindex, ip);
-        if self.silent.get(&key).is_some_and(|known| known.failures == 0) {
+        if self.silent.entries.get(&key).is_some_and(|known| known.failures == 0) {
             self.silent.remove(&key);
         }
-        if let Some(known) = self.fixed.get_mut(&key) {
+        if let Some(known) = self.fixed.entries.get_mut(&key) {
             known.lost.get_or_insert(at);
             known.other = None;
         }
     }
 
     pub(in crate::map) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
-        self.silent.retain(|(netns, on, _), _| (*netns, *on) != (id, ifindex));
-        self.fixed.retain(|(netns, on, _), _| (*netns, *on) != (id, ifindex));
+        self.silent.forget_device(id, ifindex);
+        self.fixed.forget_device(id, ifindex);
     }
 
     pub(in crate::map) fn forget_netns(&mut self, id: NetnsId) {
-        self.silent.retain(|(netns, ..), _| *netns != id);
-        self.fixed.retain(|(netns, ..), _| *netns != id);
+        self.silent.forget_netns(id);
+        self.fixed.forget_netns(id);
+    }
+
+    /// It may have turned out whose a netns is.
+    pub(in crate::map) fn counts_to(&mut self, id: NetnsId, tenant: Option<Tenant>) {
+        self.silent.evidence.counts_to(id, tenant);
+        self.fixed.evidence.counts_to(id, tenant);
+    }
+
+    /// Number of entries of each netns that were forgotten for want of room.
+    pub(in crate::map) fn forgotten(&self) -> impl Iterator<Item = (NetnsId, u64)> {
+        let silent = self.silent.evidence.forgotten_by_netns();
+        silent.chain(self.fixed.evidence.forgotten_by_netns())
     }
 
     /// Forgets outdated failures. Returns when the next entry begins to count, or becomes stale.
     pub(in crate::map) fn settle(&mut self, now: BootNs) -> Option<BootNs> {
-        self.silent.retain(|_, known| now.since(known.changed) < STALE);
+        let stale = |known: &Unanswered| now.since(known.changed) >= STALE;
+        let entries = self.silent.entries.iter();
+        let stale = entries.filter(|(_, known)| stale(known)).map(|(key, _)| *key).collect();
+        self.silent.remove_all(stale);
         self.due(now)
     }
 
     /// When the next entry begins to count, or becomes stale.
     fn due(&self, now: BootNs) -> Option<BootNs> {
-        let counts = self.silent.values().map(Unanswered::counts_from);
-        let stale = self.silent.values().map(|known| known.changed.plus(STALE));
-        let missed = self.fixed.values().filter_map(|known| Some(known.lost?.plus(MISSED)));
+        let silent = self.silent.entries.values();
+        let counts = silent.clone().map(Unanswered::counts_from);
+        let stale = silent.map(|known| known.changed.plus(STALE));
+        let fixed = self.fixed.entries.values();
+        let missed = fixed.filter_map(|known| Some(known.lost?.plus(MISSED)));
         counts.chain(stale).chain(missed).filter(|due| *due > now).min()
-    }
-}
-
-/// Makes room by dropping the oldest entry of the netns if it has its maximum, else the oldest of all if there are too
-/// many: scanning a range from one netns must not push out the failures or permanent entries of others.
-fn make_room<T>(entries: &mut BTreeMap<Key, T>, id: NetnsId, age: impl Fn(&T) -> BootNs) {
-    let none = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
-    let own = entries.range((id, 0, none)..).take_while(|((netns, ..), _)| *netns == id);
-    let oldest = |(key, known): (&Key, &T)| (age(known), *key);
-    let oldest = if own.clone().count() >= MAX_EACH {
-        own.map(oldest).min()
-    } else if entries.len() >= MAX {
-        entries.iter().map(oldest).min()
-    } else {
-        None
-    };
-    if let Some((_, key)) = oldest {
-        entries.remove(&key);
     }
 }
 
@@ -231,12 +292,12 @@ impl NodeMap {
         let counts = move |known: &Unanswered| {
             known.counts_from() <= now && now.since(known.changed) < STALE
         };
-        self.conflict.unanswered.silent.iter().filter(move |(_, known)| counts(known))
+        self.conflict.unanswered.silent.entries.iter().filter(move |(_, known)| counts(known))
     }
 
     /// Permanent entries of pods that were removed or have another MAC.
     pub fn unfixed(&self, now: BootNs) -> impl Iterator<Item = (&Key, &Fixed)> {
         let missed = move |known: &Fixed| known.lost.is_some_and(|lost| lost.plus(MISSED) <= now);
-        self.conflict.unanswered.fixed.iter().filter(move |(_, known)| missed(known))
+        self.conflict.unanswered.fixed.entries.iter().filter(move |(_, known)| missed(known))
     }
 }

@@ -311,8 +311,7 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let names = gone.names;
         entry.absorb(&mut gone);
-        self.recount(id);
-        self.refit(id);
+        self.tenant_changed(id);
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let ips: Vec<_> = entry.addresses.keys().map(|key| key.local).collect();
         for ip in ips {

@@ -74,7 +74,7 @@ impl NodeMap {
             return;
         }
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
-        let (host, dumped) = (entry.host, entry.dumping_neighbours == Some(at));
+        let (tenant, dumped) = (entry.counts_to(), entry.dumping_neighbours == Some(at));
         let key = (new.ifindex, new.ip);
         let known = entry.neighbours.get(&key);
         if known.is_some_and(|known| known.touched > at) {
@@ -111,7 +111,7 @@ impl NodeMap {
         }
         let Some(entry) = self.kernel.netns.get(&id) else { return };
         let confirmed = entry.neighbours.get(&key).and_then(|known| known.confirmed);
-        self.conflict.neighbour_told(id, new, EntryContext { confirmed, host, dumped }, at);
+        self.conflict.neighbour_told(id, new, EntryContext { confirmed, tenant, dumped }, at);
         self.hear_neighbour(id, new, before.as_ref(), at, (origin == Origin::Probe, dumped));
         if before.is_none_or(|before| (before.mac, before.state) != (new.mac, new.state)) {
             self.kernel.news.changed(id, new.ifindex, new.ip);

@@ -193,8 +193,30 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.user.replace(user) != Some(user) {
             self.conflict.rewired();
-            self.recount(id);
-            self.refit(id);
+            self.tenant_changed(id);
+        }
+    }
+
+    /// A netns may count to another tenant than before.
+    pub(in crate::map) fn tenant_changed(&mut self, id: NetnsId) {
+        self.recount(id);
+        self.refit(id);
+        if let Some(entry) = self.kernel.netns.get(&id) {
+            self.conflict.counts_to(id, entry.counts_to());
+        }
+    }
+
+    /// A tenant, for people.
+    pub(in crate::map) fn said_of_tenant(&self, tenant: Tenant) -> String {
+        match tenant {
+            Tenant::User(Some(0)) => "user namespaces of root".to_owned(),
+            Tenant::User(Some(uid)) => format!("uid {uid}"),
+            Tenant::User(None) => "users not known yet".to_owned(),
+            Tenant::Root => "root".to_owned(),
+            Tenant::Pod(id) => {
+                let inode = self.kernel.netns.get(&id).and_then(|entry| entry.names.inode);
+                inode.map_or_else(|| "a pod".to_owned(), |inode| format!("net:[{inode}]"))
+            }
         }
     }
 
@@ -211,15 +233,7 @@ impl NodeMap {
         let mut tenants: Vec<_> = tenants.into_iter().collect();
         tenants.sort_by_key(|(_, (unkept, _))| std::cmp::Reverse(unkept.all()));
         let of = |(tenant, (unkept, netns)): &(Tenant, (Unkept, usize))| {
-            let mut said = match tenant {
-                Tenant::User(Some(0)) => "user namespaces of root".to_owned(),
-                Tenant::User(Some(uid)) => format!("uid {uid}"),
-                Tenant::User(None) => "users not known yet".to_owned(),
-                Tenant::Root => "root".to_owned(),
-                Tenant::Pod(id) => self.kernel.netns.get(id).map_or_else(String::new, |entry| {
-                    entry.names.inode.map_or("a pod".to_owned(), |inode| format!("net:[{inode}]"))
-                }),
-            };
+            let mut said = self.said_of_tenant(*tenant);
             let kinds = Fitting::KINDS.into_iter().zip(unkept.fittings);
             let all = [("addresses", unkept.addresses)].into_iter().chain(kinds);
             let mut apart = ": ";

@@ -1,5 +1,5 @@
 //! Divides a bounded capacity among tenants, and chooses which netns must give up entries when it is used up. Pure
-//! bookkeeping, for `shares` and `fittings`.
+//! bookkeeping, for `shares`, `fittings` and `conflict/evidence`.
 //!
 //! A tenant is a pod that a runtime reports, root, or the user who owns the user namespace of a netns: a user who can
 //! create one netns can create thousands, and all of them count as one tenant. When the capacity is used up, entries are
@@ -14,7 +14,7 @@ use crate::map::{Netns, NetnsId, Table};
 
 /// To whom a netns counts. The order is that of precedence: entries are taken from the last ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Tenant {
+pub(in crate::map) enum Tenant {
     /// A runtime reports it as a sandbox's. Each such netns is a tenant of its own.
     Pod(NetnsId),
     /// It belongs to the initial user namespace, where only root can create netns.
@@ -47,13 +47,18 @@ impl Netns {
     }
 
     /// Whether it is known to belong to a user namespace below the node's own, and no runtime reports it as a sandbox's.
-    pub(super) fn is_of_a_user_namespace(&self) -> bool {
+    pub(in crate::map) fn is_of_a_user_namespace(&self) -> bool {
         matches!(self.tenant(), Tenant::User(Some(_)))
     }
 
     /// Whether it belongs to a user namespace below the node's own, or may do so.
     pub(super) fn may_be_nested(&self) -> bool {
         !self.host && (self.is_strangers() || self.user.is_none_or(|(_, nested)| nested))
+    }
+
+    /// The tenant that it counts to; `None`: it is the host's, which counts to none.
+    pub(in crate::map) fn counts_to(&self) -> Option<Tenant> {
+        (!self.host).then(|| self.tenant())
     }
 
     pub(super) fn tenant(&self) -> Tenant {
@@ -77,7 +82,7 @@ struct Held {
 
 /// How many entries each netns has of one bounded capacity.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(in crate::map) struct Room {
     of: Table<NetnsId, (Tenant, usize)>,
     kept: usize,
     /// Made when somebody must give for the first time, and dropped when half of the room is free again: on most nodes
@@ -151,8 +156,8 @@ impl Ranks {
 
 /// Whoever gives room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Giver {
-    pub(super) id: NetnsId,
+pub(in crate::map) struct Giver {
+    pub(in crate::map) id: NetnsId,
     /// Its number of entries.
     pub(super) has: usize,
     /// How many of them may be taken at once.
@@ -161,12 +166,12 @@ pub(super) struct Giver {
 
 impl Room {
     /// Number of entries in all.
-    pub(super) fn kept(&self) -> usize {
+    pub(in crate::map) fn kept(&self) -> usize {
         self.kept
     }
 
     /// Sets the tenant of a netns and its number of entries; 0 if the netns has gone.
-    pub(super) fn set(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
+    pub(in crate::map) fn set(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
         let was = match size {
             0 => self.of.remove(&id),
             _ => self.of.insert(id, (tenant, size)),
@@ -191,7 +196,7 @@ impl Room {
 
     /// Whoever gives so much more room to a netns of this tenant, which takes `own` so far. `None`: nobody has more than it
     /// would have then.
-    pub(super) fn giver(&mut self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
+    pub(in crate::map) fn giver(&mut self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
         if self.ranks.is_none() {
             self.ranks = Some(Ranks::of(self));
         }

@@ -186,3 +186,103 @@ fn two_answers_are_kept() {
     feed.wants(1);
     assert!(feed.map.conflicts(feed.at).is_empty(), "nobody was heard for a minute");
 }
+
+/// The nth netns of a user.
+fn of_a_user(feed: &mut Feed, n: u32) -> NetnsRef {
+    let netns = full(5_000 + u64::from(n), 5_000 + n, 5_000 + n as i32);
+    feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
+    netns
+}
+
+/// Netns of one user with neighbours that do not answer, more in all than is kept, displace none of a pod's or the host's.
+#[test]
+fn many_netns_of_one_user_displace_no_neighbour_of_others() {
+    const FAILED: u16 = 0x20;
+    const PERMANENT: u16 = 0x80;
+    let mut feed = Feed::new(ALL);
+    let entry = |ip: u32, state| {
+        let ip = Ipv4Addr::from_bits(ip).into();
+        let mac = (state == PERMANENT).then_some(mac(0));
+        Neighbour { ifindex: ETH0, ip, mac, state, claimed: None, admin: mac.is_some() }
+    };
+    feed.tell(Observation::NetnsUser { netns: pod(0), uid: 0, nested: false });
+    for netns in [HOST, pod(0)] {
+        let [failed, fixed] = [entry(0x0a01_0001, FAILED), entry(0x0a01_0002, PERMANENT)];
+        feed.tell(Observation::Neighbour { netns, neighbour: failed });
+        feed.tell(Observation::Neighbour { netns, neighbour: fixed });
+    }
+    for n in 0..12 {
+        let netns = of_a_user(&mut feed, n);
+        for k in 0..600 {
+            let (failed, fixed) =
+                (entry(0x0b00_0000 + k, FAILED), entry(0x0c00_0000 + k, PERMANENT));
+            feed.tell(Observation::Neighbour { netns, neighbour: failed });
+            feed.tell(Observation::Neighbour { netns, neighbour: fixed });
+        }
+    }
+    let fixed = entry(0x0a01_0002, PERMANENT);
+    let gone = Observation::NeighbourGone { netns: pod(0), ifindex: ETH0, ip: fixed.ip };
+    feed.tell(gone);
+    feed.at = feed.at.plus(4_000 * MS);
+    let now = feed.at;
+    let of = |netns: &NetnsRef, keys: Vec<NetnsId>| {
+        let id = feed.map.find(netns);
+        keys.into_iter().filter(|one| Some(*one) == id).count()
+    };
+    let silent = || feed.map.silent(now).map(|((id, ..), _)| *id).collect::<Vec<_>>();
+    assert_eq!((of(&pod(0), silent()), of(&HOST, silent())), (1, 1));
+    assert_eq!(silent().len(), 4_096 + 1, "and the host's");
+    let unfixed = feed.map.unfixed(now).map(|((id, ..), _)| *id).collect();
+    assert_eq!(of(&pod(0), unfixed), 1);
+    let said = feed.map.said_of_forgotten().unwrap();
+    let all = 2 * (12 * 600 + 1 - 4_096);
+    let expected = format!(
+        "forgotten for want of room: uid 65534: {all} neighbours that are permanent or do not answer, of 12 network \
+         namespaces"
+    );
+    assert_eq!(said, expected);
+}
+
+/// Four netns of one user with as many claims as are kept of all displace none of a pod's or the host's, and a conflict that
+/// was found is forgotten last.
+#[test]
+fn four_netns_of_one_user_displace_no_claim_of_others() {
+    let mut feed = Feed::new(ALL);
+    let claim = |netns, ip: u32, n| {
+        let ip = Ipv4Addr::from_bits(ip).into();
+        let claim = Claim { ifindex: ETH0, ip, mac: mac(n), kind: ClaimKind::Reply };
+        Observation::Claimed { netns, claim }
+    };
+    feed.tell(Observation::NetnsUser { netns: pod(0), uid: 0, nested: false });
+    for netns in [HOST, pod(0)] {
+        for n in 0..2 {
+            feed.tell(claim(netns, 0x0a01_0001, n));
+        }
+    }
+    feed.wants(1);
+    assert_eq!(feed.map.conflicts(feed.at).len(), 2);
+    let netns: Vec<NetnsRef> = (0..4).map(|n| of_a_user(&mut feed, n)).collect();
+    let own = 0x0b00_0000;
+    for n in 0..2 {
+        feed.tell(claim(netns[0], own, n));
+    }
+    feed.wants(1);
+    // One user's share would be gone after the third.
+    for (n, netns) in (0..).zip(&netns) {
+        for k in 1..4_500 {
+            feed.tell(claim(*netns, own + n * 10_000 + k, 2));
+        }
+    }
+    feed.wants(1);
+    let found: Vec<Option<NetnsId>> =
+        feed.map.conflicts(feed.at).into_iter().map(|found| Some(found.netns)).collect();
+    for netns in [HOST, pod(0), netns[0]] {
+        assert!(found.contains(&feed.map.find(&netns)), "{netns:?}: {found:?}");
+    }
+    // The user's are bounded by those of all, one of which is the pod's.
+    let forgotten = 4 * 4_499 + 1 - (12_288 - 1);
+    assert_eq!(feed.map.forgotten_claims(), forgotten);
+    let said = feed.map.said_of_forgotten().unwrap();
+    let whose = "forgotten for want of room: uid 65534: ";
+    assert_eq!(said, format!("{whose}{forgotten} claims of IPs, of 4 network namespaces"));
+}

@@ -297,8 +297,7 @@ impl NodeMap {
             self.ipam.touch(key.local);
         }
         self.conflict.readdressed();
-        self.recount(id);
-        self.refit(id);
+        self.tenant_changed(id);
         if let Some(owner) = owner {
             if owner.certainty == Certainty::Proven {
                 self.scheduler.vouched(id, self.now);
