@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::{BootNs, NetnsPath, TaskKey};
 
-use super::openings::Openings;
+use super::openings::{Openings, Whose};
 use super::queue::Queue;
 use super::request::Request;
 use super::{Kinds, NetnsId, NodeMap, Table};
@@ -509,7 +509,11 @@ impl NodeMap {
                 self.scheduler.walk.get_or_insert(now);
                 continue;
             }
-            if entry.is_strangers() && !self.scheduler.openings.admits(id) {
+            let whose = match entry.is_of_a_user_namespace() {
+                true => Whose::AUsers,
+                false => Whose::NotKnownYet,
+            };
+            if entry.is_strangers() && !self.scheduler.openings.admits(id, whose) {
                 self.scheduler.adopt.set(id, now.plus(ADOPT_UNANSWERED));
             } else {
                 wants.extend(self.adoption(id, now));

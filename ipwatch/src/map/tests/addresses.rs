@@ -248,7 +248,7 @@ fn what_is_not_kept_is_unknown_and_read_anew_once_there_is_room() {
     for n in 1..6 {
         feed.tell(Observation::NetnsGone { netns: hostile(n) });
     }
-    assert_eq!(reads(&mut feed, 60_000), 8, "some at a time");
+    assert_eq!(reads(&mut feed, 60_000), 4, "some at a time");
     let short = feed.map.short().count();
     for n in (0..18).filter(|n| !(1..6).contains(n)) {
         dump(&mut feed, n, false);

@@ -403,7 +403,7 @@ fn nobody_waits_behind_all_netns_of_one_user() {
     for n in 0..1_000 {
         feed.tell(Observation::Netns { netns: full(1_000 + n, 1_000 + n as u32, n as i32 + 100) });
     }
-    assert_eq!(opened(&feed.wants(10)).len(), 8);
+    assert_eq!(opened(&feed.wants(10)).len(), 4);
     let (roots, pod) = (full(7, 70, 3), full(8, 80, 4));
     feed.tell(Observation::Netns { netns: roots });
     feed.tell(Observation::NetnsUser { netns: roots, uid: 0, nested: false });
@@ -419,5 +419,46 @@ fn nobody_waits_behind_all_netns_of_one_user() {
             netns: full(cookie, cookie as u32, cookie as i32 - 900),
         });
     }
-    assert_eq!(opened(&feed.wants(1)), [1_999, 1_008]);
+    assert_eq!(opened(&feed.wants(1)), [1_999, 1_004]);
+}
+
+/// After a loss everything is read again. A new netns, which may be a pod's, waits for one of a user's full ones, not for
+/// all of them.
+#[test]
+fn a_new_netns_waits_for_one_that_a_user_has_filled() {
+    let mut feed = Feed::new(ALL);
+    let full_ones: Vec<NetnsRef> =
+        (0..24).map(|n| full(1_000 + n, 1_000 + n as u32, n as i32 + 100)).collect();
+    let answer = |feed: &mut Feed, netns: NetnsRef| {
+        let scope = Scope::Addresses { netns };
+        let began = feed.tell(Observation::Began(scope.clone()));
+        feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
+    };
+    for netns in &full_ones {
+        feed.tell(Observation::NetnsUser { netns: *netns, uid: 65_534, nested: true });
+        answer(&mut feed, *netns);
+    }
+    feed.map.reopen_all(feed.at);
+    let asked = |feed: &mut Feed| -> Vec<NetnsRef> {
+        let wants = feed.wants(1).into_iter();
+        let asked = wants.filter_map(|want| match want {
+            Request::Adopt { netns, .. } => Some(netns),
+            _ => None,
+        });
+        asked.collect()
+    };
+    let mut under_way = asked(&mut feed);
+    assert_eq!(under_way.len(), 1);
+    let new = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns: new });
+    assert_eq!(asked(&mut feed), [new], "at once");
+    assert_eq!(asked(&mut feed), []);
+    let mut read = 0;
+    while let Some(netns) = under_way.pop() {
+        answer(&mut feed, netns);
+        under_way = asked(&mut feed);
+        assert!(under_way.len() <= 1, "one after the other");
+        read += 1;
+    }
+    assert_eq!(read, 24);
 }
