@@ -27,7 +27,7 @@ mod wire;
 
 use crate::contract::Step;
 use crate::escape::escape;
-use crate::fact::SourceStatus;
+use crate::fact::{BootNs, SourceStatus};
 use crate::finding::{Change, Code, Finding};
 use crate::reading::Readings;
 use crate::remedy::end_of_quotation;
@@ -75,6 +75,7 @@ pub struct Sinks {
     otlp: Option<Otlp>,
     events: Option<Events>,
     conditions: Option<Conditions>,
+    pace: journal::Pace,
     published: u64,
 }
 
@@ -117,10 +118,19 @@ impl Sinks {
         }
     }
 
-    /// Publishes a change, with links to the spans it refers to, to every sink. Never blocks.
-    pub fn publish(&mut self, change: &Change, links: &[Link]) {
+    /// Publishes a change, with links to the spans it refers to, to every sink. Never blocks. If it is about a netns of an
+    /// unprivileged user, it counts to the log lines of that user.
+    pub fn publish(
+        &mut self,
+        change: &Change,
+        links: &[Link],
+        user: Option<journal::User>,
+        now: BootNs,
+    ) {
         self.published += 1;
-        journal::write(change);
+        if user.is_none_or(|user| self.pace.admits(change, user, now)) {
+            journal::write(change);
+        }
         if let Some(otlp) = &self.otlp {
             otlp.publish(change, links);
         }
@@ -129,6 +139,13 @@ impl Sinks {
         }
         if let Some(conditions) = &self.conditions {
             conditions.publish(&change.finding);
+        }
+    }
+
+    /// Logs how many changes of findings were not logged.
+    pub fn tell_held_back(&mut self, now: BootNs) {
+        for said in self.pace.due(now) {
+            tracing::info!(target: journal::TARGET, "{said}");
         }
     }
 

@@ -248,6 +248,7 @@ impl Core {
     /// Every minute: metrics. Every hour: pruning of history. Memory, when due.
     fn keep_house(&mut self, now: BootNs) {
         self.memory.keep(now);
+        self.sinks.tell_held_back(now);
         if now.since(self.measured) >= MEASURE_EVERY.as_nanos() as u64 {
             self.measured = now;
             self.measure(now);
@@ -400,7 +401,8 @@ impl Core {
         let links = self.sinks.otlp().map(|otlp| {
             self.span_links.links(&change, self.engine.map(), self.engine.ledger(), otlp)
         });
-        self.sinks.publish(&change, &links.unwrap_or_default());
+        let user = self.engine.map().user_concerned(&change.finding.subject);
+        self.sinks.publish(&change, &links.unwrap_or_default(), user, clock::now());
     }
 
     /// Sends Events for what fires, now and later.

@@ -2,9 +2,11 @@
 
 pub mod entry;
 mod native;
+mod pace;
 
 pub(crate) use native::note;
 pub use native::to_the_journal;
+pub use pace::{Pace, User};
 
 use std::fmt::Write as _;
 

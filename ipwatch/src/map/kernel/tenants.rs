@@ -9,8 +9,10 @@
 
 use std::collections::BTreeSet;
 
+use crate::contract::Subject;
+use crate::fact::NetnsRef;
 use crate::map::workload::Certainty;
-use crate::map::{Netns, NetnsId, Table};
+use crate::map::{Netns, NetnsId, NodeMap, Table};
 
 /// To whom a netns counts. The order is that of precedence: entries are taken from the last ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +70,25 @@ impl Netns {
         match self.user {
             Some((0, false)) => Tenant::Root,
             user => Tenant::User(user.map(|(uid, _)| uid)),
+        }
+    }
+}
+
+impl NodeMap {
+    /// The user in whose netns a finding is, if no runtime reports that netns as a sandbox's; `Some(None)` if it is not known
+    /// whose it is, or no longer. `None` if it is about a pod, the host, a netns of root's, or no netns.
+    #[must_use]
+    pub fn user_concerned(&self, subject: &Subject) -> Option<Option<u32>> {
+        let Subject { netns: Some(netns), container: None, pod: None, .. } = subject else {
+            return None;
+        };
+        let netns = NetnsRef { cookie: netns.cookie, inode: netns.inode, nsid: netns.nsid };
+        let Some(entry) = self.find(&netns).and_then(|id| self.netns(id)) else {
+            return Some(None);
+        };
+        match entry.counts_to() {
+            Some(Tenant::User(user)) => Some(user),
+            _ => None,
         }
     }
 }

@@ -286,3 +286,27 @@ fn four_netns_of_one_user_displace_no_claim_of_others() {
     let whose = "forgotten for want of room: uid 65534: ";
     assert_eq!(said, format!("{whose}{forgotten} claims of IPs, of 4 network namespaces"));
 }
+
+/// Of which findings the log lines are counted: of those in netns that may be a user's, and of no other.
+#[test]
+fn whose_log_lines_a_finding_has() {
+    use crate::contract::{Netns, Pod, Subject};
+    let subject = |netns: NetnsRef| Subject {
+        netns: Some(Netns { cookie: netns.cookie, inode: netns.inode, ..Netns::default() }),
+        ..Subject::default()
+    };
+    let mut feed = Feed::new(ALL);
+    let users = of_a_user(&mut feed, 0);
+    feed.tell(Observation::Netns { netns: pod(0) });
+    feed.tell(Observation::NetnsUser { netns: pod(1), uid: 0, nested: false });
+    let concerned = |feed: &Feed, netns| feed.map.user_concerned(&subject(netns));
+    assert_eq!(concerned(&feed, users), Some(Some(65_534)));
+    assert_eq!(concerned(&feed, pod(0)), Some(None), "it has not been opened");
+    assert_eq!(concerned(&feed, pod(1)), None, "root's");
+    assert_eq!(concerned(&feed, HOST), None);
+    assert_eq!(feed.map.user_concerned(&Subject::default()), None, "a reservation's");
+    feed.tell(Observation::NetnsGone { netns: users });
+    assert_eq!(concerned(&feed, users), Some(None), "no longer known");
+    let named = Subject { pod: Some(Pod::default()), ..subject(users) };
+    assert_eq!(feed.map.user_concerned(&named), None);
+}
