@@ -480,6 +480,7 @@ impl Core {
             detail.extend(map.said_of_short());
             short.push(detail);
         }
+        short.extend(map.said_of_unkept_tasks());
         let held_back = map.said_of_held_back(clock::now());
         let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
         short.extend(held_back.map(|(said, _)| said));

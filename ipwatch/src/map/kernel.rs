@@ -9,8 +9,8 @@
 //!   reports and no probe has. `incomplete`: netns whose events were not all reported.
 //! - `neighbours`: ARP and NDP entries; `news`: which of them changed. `topology`: other data of a netns that decides
 //!   who can reach whom. `unresolved_peers`: links to netns that no source has named yet.
-//! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks. `missed`: changes
-//!   that no event reported. `teardown`: whether the kernel makes progress with teardown.
+//! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks; `crowd`: how many are
+//!   kept. `missed`: changes that no event reported. `teardown`: whether the kernel makes progress with teardown.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //!
 //! Invariants: a name maps to one netns and every name of a netns maps to it (`names`); `by_ip` has exactly the IPs of
@@ -18,6 +18,7 @@
 
 mod addresses;
 mod apart;
+mod crowd;
 mod fittings;
 mod holder;
 mod identity;
@@ -65,6 +66,7 @@ pub(super) struct Kernel {
     tombstones: tombstones::Tombstones,
     shares: shares::Shares,
     fittings: fittings::Fittings,
+    crowd: crowd::Crowd,
     netlink_reconcile: netlink_reconcile::Unconfirmed,
     unresolved_peers: unresolved_peers::UnresolvedPeers,
     news: news::News,

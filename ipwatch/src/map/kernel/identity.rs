@@ -298,6 +298,7 @@ impl NodeMap {
         self.forget_netns_neighbours(other);
         self.recount(other);
         self.refit(other);
+        self.recrowd(other);
         gone.owner = None;
         self.kernel.teardowns.revived(other);
         self.workload.ask_owner(id);
@@ -339,6 +340,7 @@ impl NodeMap {
         let Some(entry) = self.kernel.netns.remove(&id) else { return };
         self.recount(id);
         self.refit(id);
+        self.recrowd(id);
         self.conflict.rewired();
         self.kernel.names.unbind(id, &entry.names);
         for key in entry.addresses.keys() {

@@ -201,6 +201,7 @@ impl NodeMap {
     pub(in crate::map) fn tenant_changed(&mut self, id: NetnsId) {
         self.recount(id);
         self.refit(id);
+        self.recrowd(id);
         if let Some(entry) = self.kernel.netns.get(&id) {
             self.conflict.counts_to(id, entry.counts_to());
         }

@@ -17,6 +17,8 @@ const MAX_KILLS: usize = 4096;
 const SIGKILL: u32 = 9;
 /// Time after which a task that only a snapshot reported counts as one whose end an event will report.
 const KNOWN: u64 = 5_000_000_000;
+/// Delay before the tasks of a netns are looked for that are not kept, once those that were have ended.
+const LOOKED_FOR_AFTER: u64 = 1_000_000_000;
 /// Nanoseconds of a tick (USER_HZ), the unit of start times.
 pub(super) const TICK: u64 = 10_000_000;
 
@@ -135,6 +137,10 @@ impl Tasks {
         }
     }
 
+    pub(super) fn is_leaving(&self, key: &TaskKey) -> bool {
+        self.leaving.contains(key)
+    }
+
     pub(in crate::map) fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
         self.leaving.iter().filter_map(|key| self.get(key))
     }
@@ -210,7 +216,13 @@ impl NodeMap {
         let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));
 
         let fresh = self.kernel.tasks.get(&task.key).is_none();
-        let compares = origin != Origin::Probe && self.compares();
+        if fresh && !self.make_room_for_task(netns, task, origin == Origin::Probe) {
+            return;
+        }
+        // Of a netns whose tasks are not all kept, one that is not known was probably reported.
+        let compares = origin != Origin::Probe
+            && self.compares()
+            && !(fresh && self.kernel.crowd.is_short(netns));
         let Task { key: TaskKey { pid, tid, .. }, .. } = *task;
         let entry = self.kernel.tasks.entries.entry((pid, tid)).or_insert_with(|| TaskEntry {
             key: task.key,
@@ -273,6 +285,7 @@ impl NodeMap {
             netns.tasks.insert(task.key, cgroup);
             netns.idle_since = None;
         }
+        self.recrowd(netns);
         if fresh || moved_from.is_some() {
             if !task.key.is_leader() {
                 self.kernel.tasks.threads.insert((pid, tid));
@@ -341,15 +354,28 @@ impl NodeMap {
         self.mark_in(netns, Kinds::TASKS);
         if let Some(entry) = self.kernel.netns.get_mut(&netns)
             && entry.tasks.remove(key).is_some()
-            && entry.tasks.is_empty()
         {
-            entry.idle_since = Some(at);
-            if entry.dying.is_none() {
-                self.scheduler.emptied(netns, at);
+            let is_empty = entry.tasks.is_empty();
+            self.recrowd(netns);
+            if is_empty && self.kernel.crowd.is_short(netns) {
+                // It has others, which are not kept: one of them will be.
+                self.scheduler.walk_by(at.plus(LOOKED_FOR_AFTER));
+            } else if is_empty {
+                self.emptied(netns, at);
             }
-            self.workload.ask_owner(netns);
         }
         self.doubt_inode(netns, at);
+    }
+
+    /// The last task of a netns has left.
+    pub(super) fn emptied(&mut self, netns: NetnsId, at: BootNs) {
+        self.mark_in(netns, Kinds::TASKS);
+        let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
+        entry.idle_since = Some(at);
+        if entry.dying.is_none() {
+            self.scheduler.emptied(netns, at);
+        }
+        self.workload.ask_owner(netns);
     }
 
     /// Removes a task from every index except its netns's.
@@ -486,6 +512,7 @@ impl NodeMap {
             }
             self.task_released(key, began);
         }
+        self.recount_unkept_tasks(began);
         self.confirm_missed(began);
     }
 

@@ -163,3 +163,126 @@ fn neighbours_beyond_the_bound_of_one_netns_go_some_at_a_time() {
     let newest: IpAddr = Ipv4Addr::from_bits(0x0b00_0000 + 4_999).into();
     assert!(entry.neighbours().any(|known| known.neighbour.ip == newest), "the oldest went");
 }
+
+/// A task of the nth process.
+fn task_in(netns: NetnsRef, pid: u32) -> Task {
+    Task { comm: "sleep".to_owned(), ..task(pid, netns) }
+}
+
+/// Number of tasks that are kept.
+fn tasks(feed: &Feed, netns: NetnsRef) -> usize {
+    feed.map.netns(feed.map.find(&netns).unwrap()).unwrap().tasks().len()
+}
+
+/// Sleeping processes of one user, in one netns or in many, displace none of a pod's, and one of each netns is kept.
+#[test]
+fn tasks_of_a_user_displace_none_of_others() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(1_000);
+    vouch(&mut feed);
+    (0..40).for_each(|n| {
+        feed.tell(Observation::Task(task_in(POD, 100 + n)));
+    });
+    for n in 0..4 {
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
+        for k in 0..500 {
+            feed.tell(Observation::Task(task_in(strange(n), 10_000 + 1_000 * n + k)));
+        }
+    }
+    for n in 100..300 {
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
+        feed.tell(Observation::Task(task_in(strange(n), 50_000 + n)));
+    }
+    assert_eq!(tasks(&feed, POD), 40);
+    assert!((100..300).all(|n| tasks(&feed, strange(n)) == 1), "one is always kept");
+    let theirs: usize = (0..4).map(|n| tasks(&feed, strange(n))).sum();
+    assert!((700..=960).contains(&theirs), "{theirs}");
+    let left_out = 2_000 - theirs;
+    let said = format!("uid 65534: {left_out} tasks not kept, of 4 network namespaces");
+    assert_eq!(feed.map.said_of_unkept_tasks(), Some(said));
+    // A pod takes what it needs.
+    (0..100).for_each(|n| {
+        feed.tell(Observation::Task(task_in(POD, 200 + n)));
+    });
+    assert_eq!(tasks(&feed, POD), 140);
+    feed.map.assert_tasks_count();
+}
+
+/// Whether a netns has a task at all is known of each, however many there are.
+#[test]
+fn of_each_netns_one_task_is_kept() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(50);
+    for n in 0..100 {
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
+        feed.tell(Observation::Task(task_in(strange(n), 1_000 + n)));
+    }
+    assert!((0..100).all(|n| tasks(&feed, strange(n)) == 1));
+    assert_eq!(feed.map.said_of_unkept_tasks(), None);
+    feed.map.assert_tasks_count();
+}
+
+/// What is killed may hold an IP: it is kept in place of what sleeps, and is dismissed for nothing.
+#[test]
+fn what_is_killed_is_kept_before_what_sleeps() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(64);
+    let netns = strange(0);
+    feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
+    (0..100).for_each(|n| {
+        feed.tell(Observation::Task(task_in(netns, 100 + n)));
+    });
+    let killed = |pid| Task { killed: true, ..task_in(netns, pid) };
+    (0..10).for_each(|n| {
+        feed.tell(Observation::Task(killed(500 + n)));
+    });
+    assert_eq!((tasks(&feed, netns), feed.map.leaving().count()), (64, 10));
+    vouch(&mut feed);
+    (0..54).for_each(|n| {
+        feed.tell(Observation::Task(task_in(POD, 1_000 + n)));
+    });
+    assert_eq!((tasks(&feed, POD), feed.map.leaving().count()), (54, 10));
+    feed.map.assert_tasks_count();
+}
+
+/// When those that are kept have ended, the netns is not empty: the others are looked for.
+#[test]
+fn a_netns_whose_tasks_are_not_all_kept_is_not_empty() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(10);
+    let netns = strange(0);
+    feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
+    let all: Vec<Task> = (0..30).map(|n| task_in(netns, 100 + n)).collect();
+    all.iter().for_each(|task| {
+        feed.tell(Observation::Task(task.clone()));
+    });
+    let idle = |feed: &Feed| {
+        feed.map.netns(feed.map.find(&netns).unwrap()).unwrap().idle_since().is_some()
+    };
+    feed.wants(0);
+    for task in &all[..10] {
+        feed.tell(Observation::TaskReleased { task: task.key });
+    }
+    assert_eq!((tasks(&feed, netns), idle(&feed)), (0, false));
+    let walk = Request::Walk { everywhere: false };
+    assert!(feed.wants(1_001).contains(&walk), "the others are looked for");
+    let look = |feed: &mut Feed, tasks: &[Task]| {
+        let began = feed.at.plus(MS);
+        for task in tasks {
+            feed.tell_at(began, Origin::Snapshot, Observation::Task(task.clone()));
+        }
+        let ended = Observation::Ended { scope: Scope::Tasks, began, complete: true };
+        feed.at = began;
+        feed.tell_from(Origin::Snapshot, ended);
+    };
+    look(&mut feed, &all[10..]);
+    assert_eq!((tasks(&feed, netns), idle(&feed)), (10, false));
+    let said = feed.map.said_of_unkept_tasks().unwrap();
+    assert_eq!(said, "uid 65534: 10 tasks not kept, of 1 network namespaces");
+    // All have ended.
+    look(&mut feed, &[]);
+    assert_eq!((tasks(&feed, netns), idle(&feed)), (0, true));
+    assert!(feed.map.said_of_unkept_tasks().is_none());
+    assert_eq!(feed.map.missed_events().values().sum::<u64>(), 0);
+    feed.map.assert_tasks_count();
+}
