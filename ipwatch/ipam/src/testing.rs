@@ -137,6 +137,8 @@ pub(crate) struct Network {
     pub(crate) more: Value,
     pub(crate) path: Vec<PathBuf>,
     pub(crate) kind: &'static str,
+    /// The boot that its calls run in.
+    pub(crate) boot: String,
 }
 
 impl Network {
@@ -164,6 +166,7 @@ impl Network {
             more: json!({}),
             path: vec![PLUGINS.into()],
             kind: "host-local",
+            boot: BOOT.into(),
         })
     }
 
@@ -188,7 +191,7 @@ impl Network {
         Call {
             environment,
             config,
-            boot: Some(BOOT.into()),
+            boot: Some(self.boot.clone()),
             parent: None,
             reserved: false.into(),
             set: true,

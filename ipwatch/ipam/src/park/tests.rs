@@ -4,6 +4,8 @@
     reason = "tests fail by panicking, and read files of their own"
 )]
 
+mod killed;
+
 use std::fs;
 
 use crate::cni::Code;
@@ -187,51 +189,6 @@ fn nothing_is_parked_for_ever() {
     call.boot = Some("ffffffff".into());
     assert!(call.serve().unwrap().is_ok());
     assert_eq!(net.parked(), [] as [&str; 0]);
-}
-
-/// The delegate's `n`th run kills the plugin, as an OOM killer would at any time, before it or after it did its work.
-#[test]
-fn killed_at_any_step_it_loses_nothing() {
-    // 1: ADD, 2: DEL, 3: ADD of the parked one, 4: ADD.
-    for n in 1..=4 {
-        for after in [false, true] {
-            let Some(mut net) = Network::new(&[NET]) else { return };
-            let bin = net.dir.path().join("bin");
-            fs::create_dir(&bin).unwrap();
-            let work = "/usr/lib/cni/host-local";
-            let kill = format!(
-                "n=$(cat {0}/n 2>/dev/null || echo 0); n=$((n+1)); echo $n >{0}/n",
-                bin.display()
-            );
-            let die = format!("[ $n != {n} ] || {{ kill -9 $PPID; exit 1; }}");
-            let body = if after {
-                format!("{kill}\n{work}; code=$?\n{die}\nexit $code")
-            } else {
-                format!("{kill}\n{die}\nexec {work}")
-            };
-            script(&bin, "host-local", &body);
-            net.path = vec![bin.clone()];
-            net.daemon.holds(&["10.88.7.2"]);
-            assert!(killed(&net, "ADD", "c1"), "run {n}");
-            // A runtime that got no result runs DEL, and tries again.
-            net.path = vec!["/usr/lib/cni".into()];
-            net.del("c1");
-            let stored = net.stored();
-            assert!(!stored.values().any(|of| of.starts_with("c1")), "run {n}: {stored:?}");
-            net.add("c2");
-            net.daemon.holds(&[]);
-            net.del("c2");
-            assert_eq!(net.stored().len(), 0, "run {n}, after {after}: {:?}", net.stored());
-        }
-    }
-}
-
-/// Runs the plugin in a process of its own. Whether it was killed.
-fn killed(net: &Network, command: &str, container: &str) -> bool {
-    use std::os::unix::process::ExitStatusExt as _;
-    let mut plugin = program(net, command, container, &[]);
-    plugin.stdout(std::process::Stdio::null());
-    started(&mut plugin, net).wait().unwrap().signal() == Some(9)
 }
 
 /// The plugin as a process of its own, with whatever is to run it.

@@ -15,9 +15,24 @@ use crate::testing::{Network, environment, script};
 /// The program itself, for tests that kill it.
 #[test]
 fn as_a_program() {
-    if std::env::var_os("IPWATCH_IPAM_PROGRAM").is_some() {
-        let _ = main();
+    if std::env::var_os("IPWATCH_IPAM_PROGRAM").is_none() {
+        return;
     }
+    if std::env::var("CNI_COMMAND").unwrap() != "release" {
+        let _ = main();
+        return;
+    }
+    // What `ipwatch cni release` does.
+    let config = Config::read(&read_input().unwrap()).unwrap();
+    let boot = name::boot_of(&fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap());
+    let bin: Vec<_> = std::env::split_paths(&std::env::var_os("CNI_PATH").unwrap()).collect();
+    let place = parked::Place {
+        state_dir: &config.state_dir,
+        socket: &config.socket,
+        boot: boot.as_deref(),
+        bin: &bin,
+    };
+    parked::release_network(place, &config.name, false, None).unwrap();
 }
 
 fn scripted(body: &str) -> (tempfile::TempDir, Call) {
