@@ -1,6 +1,7 @@
 //! `ipwatch fix` frees what has leaked and nothing else, with real files of host-local, mounts and devices. An object that
 //! changes between the plan and its change is skipped.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,15 +10,21 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use support::fake_cri::FakeCri;
 use support::network::{self, Container, Network};
 use support::{Config, Daemon, Lab, Netns, Sandbox, eventually};
+
+use crate::lead::exhaustion::await_mounted;
+use crate::lead::ips;
 
 support::tests! {
     the_leaks_of_a_network_are_freed_and_come_back_unless_they_were_given_out needs [Cni],
     a_successor_between_plan_and_change_keeps_its_ip needs [Cni],
+    a_reservation_whose_netns_was_seen_to_end_is_freed needs [Cni, FakeCri],
     a_netns_and_a_pair_that_nobody_uses_go,
 }
 
+const LEAKED: &str = "ipam-reservation-leaked";
 /// Seconds until a finding fires here.
 const SOON: u32 = 40;
 const GRACE: u32 = 2;
@@ -60,7 +67,7 @@ impl Leaky {
         }
         let config = config().networks(&[network::conf_dir(lab)], &network::bin_dir(lab));
         let daemon = Daemon::start(lab, &config);
-        let finding = daemon.await_firing("ipam-reservation-leaked", SOON, |finding| {
+        let finding = daemon.await_firing(LEAKED, SOON, |finding| {
             let all = finding["subject"]["reservations"].as_array().map_or(1, Vec::len);
             finding["subject"]["network"] == network.name() && all == leaks
         });
@@ -112,6 +119,74 @@ pub(crate) fn state<'a>(items: &'a [Value], ip: &str) -> (&'a str, &'a str) {
     (item["state"].as_str().unwrap(), item["why"].as_str().unwrap_or_default())
 }
 
+/// Leaks at the end of a case: every leak of a network.
+pub(crate) struct Leaks<'a> {
+    pub(crate) network: &'a str,
+    /// host-local's directory of the network.
+    pub(crate) store: &'a Path,
+    /// The leaked IPs.
+    pub(crate) ips: &'a [&'a str],
+    /// What the plan says about the containers of all of them.
+    pub(crate) proof: &'a str,
+}
+
+impl Leaks<'_> {
+    /// `fix` frees exactly these reservations of the store, and then the finding is over.
+    #[track_caller]
+    pub(crate) fn are_freed(&self, lab: &Lab, daemon: &Daemon) {
+        let all: BTreeSet<&str> = self.ips.iter().copied().collect();
+        let finding = daemon.await_firing(LEAKED, SOON, |finding| {
+            let told: BTreeSet<&str> = ips(finding).collect();
+            finding["subject"]["network"] == self.network && told == all
+        });
+        let (plan, _) = items(&fix(lab, daemon, &[self.network, "-o", "json"]));
+        for item in &plan {
+            let planned =
+                item["state"] == "planned" && item["proof"].to_string().contains(self.proof);
+            assert!(planned && all.contains(item["ip"].as_str().unwrap()), "{item:#?}");
+        }
+        assert_eq!(plan.len(), all.len(), "{plan:#?}");
+        let before = files(self.store);
+        // One that takes too long on a busy machine is skipped, and is freed by the next run.
+        let mut freed = BTreeSet::new();
+        eventually("all of them are freed", SOON, || {
+            let out = fix(lab, daemon, &[self.network, "--yes", "-o", "json"]);
+            let document: Value = serde_json::from_slice(&out.stdout).ok()?;
+            for item in document["fix"]["items"].as_array()? {
+                let ip = item["ip"].as_str().unwrap_or_default().to_owned();
+                (item["state"] == "done").then(|| freed.insert(ip));
+            }
+            (freed.len() >= all.len()).then_some(())
+        });
+        let mut expected = before;
+        expected.retain(|name, _| !all.contains(name.as_str()));
+        assert_eq!(files(self.store), expected, "exactly {all:?}");
+        daemon.await_resolved(&finding, SOON);
+    }
+}
+
+/// The files of a directory, with their content.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    };
+    fs::read_dir(dir).unwrap().flatten().map(read).collect()
+}
+
+/// `fix` unmounts the leaked netns of a finding, and then the finding is over.
+#[track_caller]
+pub(crate) fn unmounts(lab: &Lab, daemon: &Daemon, finding: &Value, path: &Path) {
+    let id = finding["id"].as_str().unwrap();
+    eventually("it is unmounted", SOON, || {
+        let out = fix(lab, daemon, &[id, "--yes", "-o", "json"]);
+        let document: Value = serde_json::from_slice(&out.stdout).ok()?;
+        (document["fix"]["items"][0]["state"] == "done").then_some(())
+    });
+    assert!(!is_mounted(path));
+    daemon.await_resolved(finding, SOON);
+}
+
 fn the_leaks_of_a_network_are_freed_and_come_back_unless_they_were_given_out(lab: &Lab) {
     let leaky = Leaky::new(lab, 2);
     let (one, two) = (&leaky.leaked[0], &leaky.leaked[1]);
@@ -122,6 +197,7 @@ fn the_leaks_of_a_network_are_freed_and_come_back_unless_they_were_given_out(lab
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.status.success() && text.contains("Nothing has been changed yet."), "{shown:?}");
     assert!(text.contains(one.as_str()) && text.contains(two.as_str()), "{text}");
+    assert!(text.contains("there is no runtime to ask"), "{text}");
     assert!(
         !text.contains(&format!(" {} ", leaky.living.0)),
         "a living one is in the plan: {text}"
@@ -225,6 +301,27 @@ fn a_successor_between_plan_and_change_keeps_its_ip(lab: &Lab) {
     assert_eq!(fs::read_to_string(leaky.file(rewritten)).unwrap(), successor);
     assert_eq!(state(&items, leak).0, "done", "{items:#?}");
     assert!(!leaky.is_reserved(leak));
+}
+
+/// No runtime has a pod, so that none speaks for a container. The daemon has seen the netns of one, and its end.
+fn a_reservation_whose_netns_was_seen_to_end_is_freed(lab: &Lab) {
+    let node = Netns::new(lab, "node");
+    let subnet = format!("{}/26", lab.ip(0));
+    let network = Network::new(lab, &node, "net", "bridge", &subnet, json!({ "bridge": "br0" }));
+    let runtime = FakeCri::start(lab);
+    let config = config().networks(&[network::conf_dir(lab)], &network::bin_dir(lab));
+    let daemon = Daemon::start(lab, &config.cri(runtime.socket()));
+    daemon.await_source("containerd");
+    let pods = [1, 2].map(|n| {
+        let netns = Netns::new(lab, &format!("pod{n}"));
+        let ip = network.add(&Container::new(lab, n), &netns).unwrap();
+        await_mounted(&daemon, &ip, &netns);
+        (ip, netns)
+    });
+    let [_living, (ip, ended)] = pods;
+    drop(ended);
+    let (store, proof) = (network.reservations(), "no runtime speaks for the container");
+    Leaks { network: network.name(), store: &store, ips: &[&ip], proof }.are_freed(lab, &daemon);
 }
 
 fn is_mounted(path: &Path) -> bool {

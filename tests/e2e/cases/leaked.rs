@@ -72,8 +72,7 @@ fn a_leak_by_its_own_name(lab: &Lab) {
     assert_eq!((&holder["kind"], &holder["mount_path"]), (&"mount".into(), &path.into()));
     assert!(evidence(&finding).contains(path));
     assert_eq!(root_in(&daemon, pod.netns)["id"], finding["id"]);
-    unname(&pod);
-    daemon.await_resolved(&finding, SOON);
+    crate::fix::unmounts(lab, &daemon, &finding, &pod.path);
     case("state wiped", CODE, "bind mount, its path", "yes, when it is unmounted");
 }
 
@@ -92,6 +91,12 @@ fn held_by(lab: &Lab, role: Role, kind: &str) {
     assert_eq!(holder["pid"], helper.pid(), "{finding:#?}");
     assert_eq!(holder["comm"], "keeper", "{finding:#?}");
     assert!(holder["fd"].is_u64(), "{finding:#?}");
+    // `ipwatch fix` ends no process.
+    let id = finding["id"].as_str().unwrap();
+    let fix = crate::fix::command(lab, &daemon, &[id, "--yes", "-o", "json"]).output().unwrap();
+    let (items, _) = crate::fix::items(&fix);
+    assert_eq!((items.len(), &items[0]["state"]), (1, &"left-out".into()), "{items:#?}");
+    assert!(support::proc::is_alive(helper.pid()));
     helper.end();
     daemon.await_resolved(&finding, SOON);
 }

@@ -13,6 +13,7 @@ use support::remedy::{Shell, change};
 use support::{Config, Daemon, Lab, Netns, Sandbox};
 
 use super::{SOON, await_ready, config, evidence, is_about, is_of, names, small, watching};
+use crate::fix::{Leaks, unmounts};
 
 support::tests! {
     lost_sandboxes_fill_a_range needs [Containerd],
@@ -22,6 +23,8 @@ support::tests! {
 
 pub(crate) const EXHAUSTING: &str = "ipam-range-exhausting";
 const LEAKED: &str = "ipam-reservation-leaked";
+/// Proof of `ipwatch fix` for containers that no runtime has.
+const DENIED: &str = "every runtime was asked, and none has the container";
 pub(crate) const FULL: &str = "no IP addresses available in range set";
 
 fn small_one(lab: &Lab) -> Containerd<'_> {
@@ -101,6 +104,16 @@ fn lost_sandboxes_fill_a_range(lab: &Lab) {
         names(&finding["holders"].to_string(), &[&path], "the netns's name")
     });
     told.lead(&failure, EXHAUSTING, is_of(&network), of_range(&network, 4));
+    // `ipwatch fix` frees all of it: the netns, and then what is reserved for them.
+    let lost: Vec<&PodSandbox> = first.iter().chain(&more).collect();
+    for pod in &lost {
+        let finding = daemon.await_firing("netns-leaked", SOON, is_about(&pod.ip));
+        unmounts(lab, &daemon, &finding, &pod.path);
+    }
+    let ips: Vec<&str> = lost.iter().map(|pod| &*pod.ip).collect();
+    let (store, proof) =
+        (containerd.reservations(), "its runtime had the container, and has it no more");
+    Leaks { network: &network, store: &store, ips: &ips, proof }.are_freed(lab, &daemon);
 }
 
 /// As after a reboot without DEL: no netns is left, and the reservations are older than the boot.
@@ -132,6 +145,9 @@ fn reservations_of_before_the_boot_fill_a_range(lab: &Lab) {
         names(&text, &[&lost[0].sandbox, "boot"], "the reservation, of before the boot")
     });
     told.lead(&failure, EXHAUSTING, is_of(&network), of_range(&network, 4));
+    let ips: Vec<&str> = lost.iter().map(|pod| &*pod.ip).collect();
+    Leaks { network: &network, store: &containerd.reservations(), ips: &ips, proof: DENIED }
+        .are_freed(lab, &daemon);
 }
 
 fn before_the_boot() -> SystemTime {
@@ -153,23 +169,14 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     let add = |n: usize| {
         let netns = Netns::new(lab, &format!("c{n}"));
         let ip = network.add(&containers[n], &netns);
-        // If new netns are not reported by events, one that ends within a second may never be seen; nor is its owner
-        // known before its mount is read.
         if let Ok(ip) = &ip {
-            daemon.await_ip(ip, netns.inode);
-            let path = netns.path().to_str().unwrap().to_owned();
-            until("it is known where it is mounted", 10, || {
-                let known = daemon.ip_in(ip, netns.inode);
-                known.is_some_and(|entry| entry["netns"]["path"] == *path)
-            });
+            await_mounted(&daemon, ip, &netns);
         }
         ip
     };
     let first = add(0).unwrap();
     told.await_firing(LEAKED, SOON, is_about(&first));
-    for n in 1..5 {
-        add(n).unwrap();
-    }
+    let rest: Vec<String> = (1..5).map(|n| add(n).unwrap()).collect();
     await_range(&told, network.name(), 5);
     let error = add(5).expect_err("the range is full");
     let at = Instant::now();
@@ -187,13 +194,25 @@ fn add_without_del_fills_a_range(lab: &Lab) {
     shell.looks(&full);
     let cordon = change(&full, "kubectl cordon ");
     shell.succeeds(&cordon);
-    for container in &containers[..5] {
-        network.del(container, None).unwrap();
-    }
+    let ips: Vec<&str> = rest.iter().chain([&first]).map(String::as_str).collect();
+    Leaks { network: network.name(), store: &network.reservations(), ips: &ips, proof: DENIED }
+        .are_freed(lab, &daemon);
     daemon.await_resolved(&full, SOON);
     let _ = shell.said();
     shell.refuses(&cordon);
     assert_eq!(shell.said(), Vec::<String>::new());
+}
+
+/// Waits until the daemon knows an IP of a netns, and where the netns is mounted. If new netns are not reported by events, one
+/// that ends within a second may never be seen; nor is its owner known before its mount is read.
+#[track_caller]
+pub(crate) fn await_mounted(daemon: &Daemon, ip: &str, netns: &Netns) {
+    daemon.await_ip(ip, netns.inode);
+    let path = netns.path().to_str().unwrap().to_owned();
+    until("it is known where it is mounted", 10, || {
+        let known = daemon.ip_in(ip, netns.inode);
+        known.is_some_and(|entry| entry["netns"]["path"] == *path)
+    });
 }
 
 /// A runtime that denies pods that it does not have: it has one pod.
