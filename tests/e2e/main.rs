@@ -101,6 +101,7 @@ fn main() -> std::process::ExitCode {
         demo::TESTS,
         dead_nfs::TESTS,
         prevention::TESTS,
+        prevention::by_hand::TESTS,
         prevention::churn::TESTS,
         prevention::leave::TESTS,
         prevention::strangers::TESTS,

@@ -1,11 +1,13 @@
 //! With `ipwatch-ipam` around host-local, an IP that is still up is not given to a pod, and its DEL is put off. Uses a real
 //! containerd, bridge and host-local.
 //!
+//! - [`by_hand`]: `ipwatch cni release`, and what an ADD does if all that is left is held.
 //! - [`churn`]: many calls at once while plugins and daemons are killed, and healthy pods.
 //! - [`leave`]: how the plugin is installed on a node and removed from it.
 //! - [`strangers`]: others that have the addresses of the range.
 //! - [`window`]: the moments in which an address that is up can still be given to an ADD.
 
+pub(crate) mod by_hand;
 pub(crate) mod churn;
 pub(crate) mod leave;
 pub(crate) mod strangers;

@@ -72,11 +72,11 @@ impl Plugin {
         Self { config, ..self.clone() }
     }
 
-    /// The same with this timeout of a question to the daemon, in ms.
+    /// The same with another value in `ipam`.
     #[must_use]
-    pub fn with_timeout(&self, ms: u32) -> Self {
+    pub fn with_option(&self, key: &str, value: impl Into<Value>) -> Self {
         let mut config = self.config.clone();
-        config["ipam"]["timeoutMs"] = ms.into();
+        config["ipam"][key] = value.into();
         Self { config, ..self.clone() }
     }
 

@@ -116,6 +116,8 @@ pub struct Setup<'a> {
     pub macvlan: bool,
     /// `ipwatch-ipam` stands before host-local, and asks the daemon of the lab.
     pub prevention: bool,
+    /// With [`Setup::prevention`]: an ADD fails if all that is left is held (`whenAllHeld`).
+    pub refuses: bool,
     /// The suite whose containerd, runc and CNI plugins are run, if not the installed ones.
     pub suite: Option<Suite>,
     /// The cgroup hierarchies that these see.

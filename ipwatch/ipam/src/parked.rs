@@ -225,6 +225,24 @@ pub struct Released {
     pub still_held: bool,
 }
 
+/// An entry that was not released, because it may still be held.
+#[derive(Debug)]
+pub struct Kept {
+    /// The entry.
+    pub entry: Entry,
+    /// Whether the daemon says that it is held. Otherwise nobody knows.
+    pub is_held: bool,
+}
+
+/// What became of the entries of a network.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Those that were no longer held, or all.
+    pub released: Vec<Released>,
+    /// The others.
+    pub kept: Vec<Kept>,
+}
+
 /// Where `ipwatch cni` and a call find what a release needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -344,7 +362,7 @@ pub fn release_network(
     network: &str,
     force: bool,
     config: Option<&Config>,
-) -> Result<Vec<Released>, String> {
+) -> Result<Outcome, String> {
     let dir = place.state_dir;
     let _lock = Lock::take(dir, network).map_err(|error| match is_taken(&error) {
         true => "a call of ipwatch-ipam is running for this network: try again".to_owned(),
@@ -364,8 +382,11 @@ pub fn release_network(
     if force {
         verdicts.iter_mut().for_each(|verdict| verdict.over = true);
     }
+    let judged = state.parked.iter().zip(&verdicts).filter(|(_, verdict)| !verdict.over);
+    let kept = judged.map(|(entry, verdict)| Kept { entry: entry.clone(), is_held: verdict.held });
+    let kept = kept.collect();
     let bounds = Bounds { most: usize::MAX, each: PATIENT, at_once: true };
-    Ok(keep(place, network, &before, state, &verdicts, bounds))
+    Ok(Outcome { released: keep(place, network, &before, state, &verdicts, bounds), kept })
 }
 
 /// What holds the parked addresses, in one line for people.

@@ -407,7 +407,7 @@ fn release(
 ) -> anyhow::Result<Outcome> {
     let boot = boot();
     let networks = network.map_or_else(|| State::networks(&places.parked), |one| vec![one]);
-    let mut released = 0;
+    let mut said = 0;
     for network in networks {
         let place = parked::Place {
             state_dir: &places.parked,
@@ -416,24 +416,32 @@ fn release(
             bin: &places.bin,
         };
         let done = parked::release_network(place, &network, force, None);
-        released += told(&network, done, text)?;
+        said += told(&network, done, text)?;
     }
-    if released == 0 {
+    if said == 0 {
         say(text, "nothing to release");
     }
     Ok(Outcome::Fine)
 }
 
-/// Adds to `text` what was released of a network. Returns the number of released reservations.
+/// Adds to `text` what was released of a network and what was not. Returns the number of its parked reservations.
 ///
 /// # Errors
 /// One could not be released.
 fn told(
     network: &str,
-    done: Result<Vec<parked::Released>, String>,
+    done: Result<parked::Outcome, String>,
     text: &mut String,
 ) -> anyhow::Result<usize> {
-    let all = done.map_err(|why| anyhow!("network {network}: {why}"))?;
+    let parked::Outcome { released: all, kept } =
+        done.map_err(|why| anyhow!("network {network}: {why}"))?;
+    for one in &kept {
+        let why = match one.is_held {
+            true => "still held",
+            false => "not released, because ipwatch does not know whether it is held",
+        };
+        say(text, &format!("{why}: {}", described(network, &one.entry)));
+    }
     let failed = all.iter().filter(|one| one.outcome.is_err()).count();
     for one in &all {
         let ips: Vec<String> = one.entry.ips.iter().map(ToString::to_string).collect();
@@ -455,7 +463,7 @@ fn told(
             "{failed} parked reservations of network {network} cannot be released; the reasons are above"
         ));
     }
-    Ok(all.len())
+    Ok(all.len() + kept.len())
 }
 
 fn boot() -> Option<String> {

@@ -164,7 +164,7 @@ fn killed_at_random_steps_nothing_is_lost_and_nothing_stays_parked(lab: &Lab) {
         ["a", "b", "c"].map(|name| containerd.pod(name).sandbox()).into_iter().collect();
     await_ready(daemon.lock().unwrap().as_ref().unwrap(), &pods);
     // As on a node: a daemon that is starting is not waited for.
-    let plugin = Plugin::of(&containerd).with_timeout(20);
+    let plugin = Plugin::of(&containerd).with_option("timeoutMs", 20);
     let plugin = plugin.with_real_delegate(&lab.dir().join("real"));
     let (over, count) = (AtomicBool::new(false), Count::default());
     let cpu = cpu_of_a_call(&plugin);

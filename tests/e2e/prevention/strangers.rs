@@ -66,7 +66,8 @@ fn strangers_delay_and_park_nothing(lab: &Lab) {
         Setup { prevention: true, subnet: Some(format!("{}/27", lab.ip(0))), ..Setup::default() };
     let containerd = Containerd::start_as(lab, &setup);
     // With the timeout of a node: the daemon has much to tell of here.
-    let (daemon, plugin) = (watching(lab, &containerd), Plugin::of(&containerd).with_timeout(20));
+    let (daemon, plugin) =
+        (watching(lab, &containerd), Plugin::of(&containerd).with_option("timeoutMs", 20));
     let all: Vec<Ipv4Addr> = (1..31).map(|n| lab.ip(n)).collect();
     let script = taking("/bin/busybox ip", &all);
     let rude =

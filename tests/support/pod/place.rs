@@ -190,7 +190,7 @@ pub(super) fn default_network(lab: &Lab, setup: &Setup<'_>) -> String {
     };
     let subnet = setup.subnet.clone().unwrap_or_else(|| lab.cidr(0));
     let text = conflist(lab, &setup.own("net"), main, &subnet);
-    if setup.prevention { prevented(lab, &text) } else { text }
+    if setup.prevention { prevented(lab, &text, setup.refuses) } else { text }
 }
 
 /// Where `ipwatch-ipam` keeps what it has parked.
@@ -200,13 +200,16 @@ pub(super) fn prevention_state(lab: &Lab) -> PathBuf {
 
 /// The same network with `ipwatch-ipam` before its IPAM plugin. A daemon that is a debug build, on a machine that builds
 /// meanwhile, has more time than the 20 ms of the default, which the release build has (`cargo xtask test --release`).
-fn prevented(lab: &Lab, text: &str) -> String {
+fn prevented(lab: &Lab, text: &str, refuses: bool) -> String {
     let mut list: Value = serde_json::from_str(text).expect("a conflist");
     let delegate = list["plugins"][0]["ipam"].take();
     list["plugins"][0]["ipam"] = json!({
         "type": "ipwatch-ipam", "delegate": delegate, "socket": daemon::socket_in(lab),
         "stateDir": prevention_state(lab),
     });
+    if refuses {
+        list["plugins"][0]["ipam"]["whenAllHeld"] = json!("fail");
+    }
     if !crate::poll::is_shipped() {
         list["plugins"][0]["ipam"]["timeoutMs"] = json!(2000);
     }

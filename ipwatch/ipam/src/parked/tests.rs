@@ -35,10 +35,15 @@ fn a_release_by_hand_names_the_store_and_the_network() {
     let dir = net.state_dir();
     let entry = State::read(&dir, "net").unwrap().parked.remove(0);
     assert_eq!(Parked::read(&entry.id).unwrap().cookie, 0);
-    let release = |force| release_network(place(&net, &dir), "net", force, None).unwrap();
-    assert!(release(false).is_empty(), "it is still held");
+    let release = || release_network(place(&net, &dir), "net", false, None).unwrap();
+    let Outcome { released, kept } = release();
+    assert!(released.is_empty() && kept.len() == 1 && kept[0].is_held, "{kept:?}");
+    told("unknown");
+    let Outcome { released, kept } = release();
+    assert!(released.is_empty() && kept.len() == 1 && !kept[0].is_held, "{kept:?}");
     told("free");
-    let released = release(false);
+    let Outcome { released, kept } = release();
+    assert!(kept.is_empty(), "{kept:?}");
     assert!(released.len() == 1 && released[0].outcome.is_ok() && !released[0].still_held);
     assert_eq!(net.parked(), [] as [&str; 0]);
 }
@@ -49,7 +54,8 @@ fn what_is_released_by_force_is_said_to_be_held() {
     net.daemon.holds(&["10.88.7.2"]);
     net.add("c1");
     let dir = net.state_dir();
-    let released = release_network(place(&net, &dir), "net", true, None).unwrap();
+    let Outcome { released, kept } = release_network(place(&net, &dir), "net", true, None).unwrap();
+    assert!(kept.is_empty(), "{kept:?}");
     assert!(released.len() == 1 && released[0].outcome.is_ok() && released[0].still_held);
     assert!(released[0].entry.who.contains("pid 4903 (cat)"), "{:?}", released[0].entry);
     assert_eq!(net.parked(), [] as [&str; 0]);
@@ -94,7 +100,7 @@ fn a_delegate_that_was_moved_releases_too() {
     state.write(&net.state_dir(), "net").unwrap();
     net.daemon.holds(&[]);
     let dir = net.state_dir();
-    let released = release_network(place(&net, &dir), "net", false, None).unwrap();
+    let Outcome { released, .. } = release_network(place(&net, &dir), "net", false, None).unwrap();
     assert!(released.len() == 1 && released[0].outcome.is_ok(), "{released:?}");
 }
 
