@@ -6,6 +6,7 @@
 //! - [`token`]: the token expires, and a new one is used.
 //! - [`whereabouts`]: pools of the cluster against a node's real containers, and malformed objects.
 //! - [`calico`]: blocks, and malformed entries in them.
+//! - [`wrapped`]: `ipwatch-ipam` before Whereabouts.
 //! - [`node_conditions`]: conditions of the Node, with the rights in our manifests.
 
 pub(crate) mod bad_days;
@@ -13,6 +14,7 @@ pub(crate) mod calico;
 pub(crate) mod node_conditions;
 pub(crate) mod token;
 pub(crate) mod whereabouts;
+pub(crate) mod wrapped;
 
 use serde_json::{Value, json};
 use support::fake_cri::FakeCri;

@@ -159,6 +159,7 @@ fn main() -> std::process::ExitCode {
         apiserver::node_conditions::TESTS,
         apiserver::token::TESTS,
         apiserver::whereabouts::TESTS,
+        apiserver::wrapped::TESTS,
         kubelet::exhaustion::TESTS,
         kubelet::freed::TESTS,
         kubelet::deleted::TESTS,

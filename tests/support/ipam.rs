@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -129,12 +129,7 @@ impl Plugin {
         let of_suite = |suite: Suite| suite.command(program, Cgroups::Host);
         let mut plugin = self.suite.map_or_else(|| Command::new(program), of_suite);
         plugin.envs(self.environment(command, id));
-        plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut plugin = plugin.spawn().expect("run the plugin");
-        let mut stdin = plugin.stdin.take().expect("its standard input");
-        // One that is killed reads nothing.
-        let _ = stdin.write_all(self.config().as_bytes());
-        drop(stdin);
+        let mut plugin = started(plugin, &self.config());
         if let Some(after) = killed {
             std::thread::sleep(after);
             plugin.kill().expect("kill the plugin");
@@ -182,6 +177,22 @@ impl Plugin {
         };
         files.filter_map(of).collect()
     }
+}
+
+/// Starts a plugin with this configuration.
+fn started(mut plugin: Command, config: &str) -> Child {
+    plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut plugin = plugin.spawn().expect("run the plugin");
+    let mut stdin = plugin.stdin.take().expect("its standard input");
+    // One that is killed reads nothing.
+    let _ = stdin.write_all(config.as_bytes());
+    plugin
+}
+
+/// Runs a plugin with this configuration.
+#[must_use]
+pub fn answered(plugin: Command, config: &str) -> Output {
+    started(plugin, config).wait_with_output().expect("wait for the plugin")
 }
 
 /// The addresses of a result.

@@ -17,6 +17,7 @@ mod part;
 pub(crate) mod shared;
 pub mod stores;
 mod token;
+pub mod whereabouts;
 
 use std::path::PathBuf;
 

@@ -113,6 +113,8 @@ roles! {
     HoldRtnl = "hold-rtnl" => crate::rtnl::hold,
     /// Serves a file system that never answers (see [`crate::fuse`]).
     Fuse = "fuse" => crate::fuse::serve,
+    /// Serves one call of a CNI IPAM plugin (see [`crate::kubernetes::whereabouts`]).
+    Whereabouts = "whereabouts" => crate::kubernetes::whereabouts::serve,
 }
 
 impl<'a> Helper<'a> {

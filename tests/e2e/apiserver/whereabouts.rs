@@ -22,7 +22,7 @@ support::tests! {
 const LEAKED: &str = "ipam-reservation-leaked";
 const STORE: &str = "whereabouts";
 
-fn lines(lab: &Lab, control: &ControlPlane) -> String {
+pub(super) fn lines(lab: &Lab, control: &ControlPlane) -> String {
     let config = control.agent_config();
     format!("[kubernetes]\nkubeconfig = {config:?}\nwhereabouts = true\nnode = {:?}", lab.tag())
 }

@@ -212,6 +212,9 @@ fn a_del_of_whereabouts_waits_as_well() {
         engine.step(&[look(at)], BootNs(at * MS));
         at += 20_000;
     }
+    // Whereabouts before 0.9 frees the IP of eth0 in the DEL of another interface.
+    let other = HeldQuestion { ifname: Some("net1".into()), ..asked };
+    assert_eq!(state(&engine, &other, at), Some(HeldState::Held));
 }
 
 /// After a restart a netns may be known without its cookie: it may be the one that an address is parked for.

@@ -139,7 +139,9 @@ impl NodeMap {
         self.answers(SourceName::Netlink) && self.short_within_reach().next().is_none()
     }
 
-    /// The addresses that are reserved for a container in a network, each with every netns of that container that has it.
+    /// The addresses that a DEL may free: those reserved for a container in a network, each with every netns of that container
+    /// that has it. Whereabouts before 0.9 frees the first entry of the container, whatever its interface
+    /// (`getMatchingIPReservationIndex`, pkg/allocate, 0.8.0).
     pub fn own_holds<'a>(
         &'a self,
         place: StoreNetwork<'a>,
@@ -147,7 +149,8 @@ impl NodeMap {
         ifname: Option<&'a str>,
     ) -> impl Iterator<Item = (IpAddr, Vec<&'a Netns>)> {
         let own = self.reservations_for(container).filter(move |entry| {
-            let device = entry.ifname.as_deref().zip(ifname);
+            let by_device = place.store != store::WHEREABOUTS;
+            let device = entry.ifname.as_deref().zip(ifname).filter(|_| by_device);
             place.has(entry) && device.is_none_or(|(theirs, asked)| theirs == asked)
         });
         own.map(|entry| {
