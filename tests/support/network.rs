@@ -94,6 +94,17 @@ impl Network {
         Self { name, node, bin, plugin: config, data_dir }
     }
 
+    /// The same network with `ipwatch-ipam` before host-local, which asks the daemon of the lab.
+    #[must_use]
+    pub fn prevented(&self, lab: &Lab) -> Self {
+        let file = conf_dir(lab).join(format!("{}.conflist", self.name));
+        let plain = fs::read_to_string(&file).expect("read the conflist");
+        let text = pod::prevented(lab, &plain, false);
+        fs::write(file, &text).expect("write the conflist");
+        let mut list: Value = serde_json::from_str(&text).expect("a conflist");
+        Self { plugin: list["plugins"][0].take(), ..self.clone() }
+    }
+
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

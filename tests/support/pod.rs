@@ -23,7 +23,7 @@ use crate::suite::{self, Cgroups};
 use crate::{Lab, Netns, Suite, daemon, need, netns, sys};
 
 pub use harm::{Slow, StoppedShim};
-pub(crate) use place::{make_image, programs};
+pub(crate) use place::{make_image, prevented, programs};
 pub use sweep::sweep;
 pub(crate) use sweep::{note_shims, remove_cgroups, remove_shim_sockets};
 

@@ -135,7 +135,7 @@ pub(crate) fn for_machine(machine: Machine) -> Result<Binaries> {
         return for_tests();
     }
     machine.ensure_tools()?;
-    let words = ["build", "-p", "ipwatch", "-p", "ipwatch-test-cri"];
+    let words = ["build", "-p", "ipwatch", "-p", "ipwatch-ipam", "-p", "ipwatch-test-cri"];
     run(&mut cargo_for(machine, &words)?)?;
     let made = place::target().join(machine.triple()).join("debug");
     Ok(Binaries {

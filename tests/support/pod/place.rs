@@ -200,7 +200,7 @@ pub(super) fn prevention_state(lab: &Lab) -> PathBuf {
 
 /// The same network with `ipwatch-ipam` before its IPAM plugin. A daemon that is a debug build, on a machine that builds
 /// meanwhile, has more time than the 20 ms of the default, which the release build has (`cargo xtask test --release`).
-fn prevented(lab: &Lab, text: &str, refuses: bool) -> String {
+pub(crate) fn prevented(lab: &Lab, text: &str, refuses: bool) -> String {
     let mut list: Value = serde_json::from_str(text).expect("a conflist");
     let delegate = list["plugins"][0]["ipam"].take();
     list["plugins"][0]["ipam"] = json!({

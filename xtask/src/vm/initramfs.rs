@@ -56,8 +56,11 @@ pub(crate) fn make(
     tools(&root, &Source { stock, sysroot: &kernel.sysroot })?;
     collector(&root, &Source { stock, sysroot: &kernel.sysroot })?;
     modules(&root, kernel)?;
+    // Tests look for the plugin beside the daemon.
+    let plugin = binaries.ipwatch.with_file_name("ipwatch-ipam");
     for (from, name) in [
         (&binaries.ipwatch, "ipwatch"),
+        (&plugin, "ipwatch-ipam"),
         (&binaries.e2e, "e2e"),
         (&binaries.cri, "ipwatch-test-cri"),
     ] {
