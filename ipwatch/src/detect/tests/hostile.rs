@@ -437,7 +437,10 @@ impl World {
                 let Some(shape) = shape(one, step) else { continue };
                 // Texts also decide which command is given: a command without any of them is trusted.
                 let meant = is_free(&shape, words)
-                    || shapes.iter().any(|template| is_shaped(&shape, template, &pairs));
+                    || shapes.iter().any(|template| {
+                        is_shaped(&shape, template, &pairs)
+                            || self.is_of_another(&shape, template, words)
+                    });
                 assert!(meant, "{}: {shape:#?}\nby {words:#?}\nof {shapes:#?}", one.code);
                 let foreign = step.command.iter().filter(|_| !shapes.contains(&shape));
                 told.commands.extend(foreign.map(|command| (one.code, command.clone())));
@@ -448,6 +451,32 @@ impl World {
             let lines = prose.into_iter().chain(with_command);
             told.lines.extend(lines.filter(|line| !self.templates.lines.contains(line)));
         }
+    }
+}
+
+impl World {
+    /// Whether it is a command of another case, each name of that case being a name of this one: ids that have become the
+    /// same can make one finding of several.
+    fn is_of_another(
+        &self,
+        found: &Shape,
+        template: &Shape,
+        words: &BTreeMap<String, String>,
+    ) -> bool {
+        let names = || self.scenes.iter().flat_map(|scene| &scene.names);
+        let is_name = |word: &str, template: &str| {
+            names().any(|name| name == template)
+                && !word.starts_with('-')
+                && words.values().any(|value| value == word)
+        };
+        found.len() == template.len()
+            && found.iter().zip(template).all(|(found, template)| {
+                found.len() == template.len()
+                    && found
+                        .iter()
+                        .zip(template)
+                        .all(|(word, template)| word == template || is_name(word, template))
+            })
     }
 }
 
