@@ -73,7 +73,7 @@ fn svg(text: &str) -> Result<String> {
         ("Anonymous memory, MiB", at(2).iter().map(|kib| kib / 1024.0).collect()),
         ("CPU, % of a core", rates(&times, &at(3))),
         ("Open files", at(4)),
-        ("Events not reported, in all", at(5)),
+        ("Events not reported, and readings of everything, since the start of the daemon", at(5)),
         ("Findings that are open", at(6)),
     ];
     let end = times.last().copied().filter(|end| *end > 0.0).context("no measurements")?;

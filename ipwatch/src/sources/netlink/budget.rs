@@ -26,6 +26,8 @@ pub(super) struct Budgets {
     buckets: HashMap<i32, Bucket>,
     /// The buckets with dropped messages that were not reported.
     waiting: Vec<i32>,
+    /// When buckets were last removed.
+    swept: BootNs,
 }
 
 #[derive(Debug)]
@@ -39,7 +41,7 @@ struct Bucket {
 
 impl Budgets {
     pub(super) fn new(burst: u64) -> Self {
-        Self { burst, buckets: HashMap::new(), waiting: Vec::new() }
+        Self { burst, buckets: HashMap::new(), waiting: Vec::new(), swept: BootNs::default() }
     }
 
     /// Whether a message about this netns is passed on.
@@ -90,9 +92,11 @@ impl Budgets {
         told
     }
 
-    /// Whether there is room for one more bucket, if need be without those that are full again.
+    /// Whether there is room for one more bucket, if need be without those that are full again. Of those who have too many
+    /// netns each message asks, so that all buckets are looked at only now and then.
     fn has_room(&mut self, now: BootNs) -> bool {
-        if self.buckets.len() >= MOST {
+        if self.buckets.len() >= MOST && now.since(self.swept) >= APART {
+            self.swept = now;
             let burst = self.burst;
             self.buckets.retain(|_, bucket| {
                 bucket.fill(now, burst);
@@ -165,7 +169,9 @@ mod tests {
         for nsid in 0..3 * MOST as i32 {
             assert!(budgets.take(nsid, at(1_000)));
         }
-        assert_eq!(budgets.buckets.len(), MOST);
+        assert_eq!((budgets.buckets.len(), budgets.swept), (MOST, at(1_000)));
+        assert!(budgets.take(-2, at(1_001)));
+        assert_eq!(budgets.swept, at(1_000), "not at each message");
         assert!(budgets.take(-1, at(3_000)));
         assert_eq!(budgets.buckets.len(), 1, "the others are full again");
     }

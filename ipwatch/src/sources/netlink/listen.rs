@@ -388,8 +388,9 @@ impl Reader<'_> {
         for message in parse::messages(bytes) {
             self.counters.messages.fetch_add(1, Relaxed);
             let mut put = |what| facts.push(Fact { at, origin: Origin::Netlink, what });
-            let told = message
-                .and_then(|message| self.message(kind, message, received.nsid, budgets, &mut put));
+            let told = message.and_then(|message| {
+                self.message(kind, message, (received.nsid, at), budgets, &mut put)
+            });
             if let Err(error) = told {
                 self.counters.malformed.fetch_add(1, Relaxed);
                 tracing::debug!(?kind, ?received, %error, "malformed message");
@@ -401,7 +402,7 @@ impl Reader<'_> {
         &mut self,
         kind: Lost,
         message: parse::Message<'_>,
-        from: Option<i32>,
+        (from, at): (Option<i32>, BootNs),
         budgets: &mut Budgets,
         put: &mut impl FnMut(Observation),
     ) -> Result<(), netlink_packet_core::DecodeError> {
@@ -423,7 +424,7 @@ impl Reader<'_> {
             tracing::trace!(?netns, ?kind, "a netns that changed its nsid");
             return Ok(());
         }
-        if netns != self.own.host && from.is_some_and(|nsid| !budgets.take(nsid, clock::now())) {
+        if netns != self.own.host && from.is_some_and(|nsid| !budgets.take(nsid, at)) {
             return Ok(());
         }
         parse::tell(message.kind, message.payload, netns, put)
