@@ -21,9 +21,9 @@ const LISTED: usize = 8;
 pub(super) const DETECTOR: Detector =
     Detector::Whole { on: Kinds::MOUNTS.and(Kinds::RUNTIMES), beyond: Kinds::NONE, detect };
 
-fn detect(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Judged {
+fn detect(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Judged {
     let mut by_mount_ns: BTreeMap<u64, Vec<&Leftover>> = BTreeMap::new();
-    for leftover in map.leftovers().filter(|leftover| !leftover.mount.host) {
+    for leftover in map.leftovers(thresholds).filter(|leftover| !leftover.mount.host) {
         by_mount_ns.entry(leftover.mount.mount_ns).or_default().push(leftover);
     }
     let found = by_mount_ns.values().filter_map(|mounts| candidate(map, mounts));

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::BootNs;
+
 /// A process, as shown to people.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
@@ -53,6 +55,10 @@ pub struct ContainerMount {
     /// Cgroup path of the first of them, in the hierarchy that names containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
+    /// When the oldest of these processes was started, if known. What they have mounted has been so for no longer,
+    /// unless they have replaced others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<BootNs>,
 }
 
 /// The kernel worker that runs `cleanup_net` (net/core/net_namespace.c), found while it does so.

@@ -13,6 +13,7 @@ fn leftover(host: bool) -> Observation {
         fs_type: "overlay".into(),
         processes: vec![Process { pid: 40, comm: "node-agent".into() }],
         cgroup: Some("/system.slice/agent.service".into()),
+        started: None,
     })
 }
 
@@ -59,6 +60,62 @@ pub(super) fn mounts_of_a_dead_container_are_searched_for_once_and_found_in_anot
     assert!(!case.wants(900_000).contains(&search), "a dead container makes no new mounts");
 }
 
+/// The end of a search that found, or did not find, the mount in a process of that age.
+fn look(case: &mut Case, ms: u64, found: bool, started: Option<u64>) -> Vec<Code> {
+    if let Observation::ContainerMount(mount) = leftover(false)
+        && found
+    {
+        let started = started.map(|ms| BootNs(ms * MS));
+        case.at(ms, Observation::ContainerMount(ContainerMount { started, ..mount }));
+    }
+    case.at(ms, Observation::ContainerMountsSearched { ids: vec![APP.into()], complete: true });
+    case.codes()
+}
+
+/// A container that was dead when ipwatch started, long after the boot: it is searched for at once.
+fn dead_before() -> Case {
+    let mut case = Case::pod();
+    case.source("containerd", SourceStatus::Active);
+    let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
+    case.list(100_000, vec![alive, container(Life::Dead, "Exited")]);
+    case
+}
+
+/// Nobody knows whether it died a moment ago, while another pod started beside it.
+#[test]
+fn what_a_pod_has_that_has_just_started_is_no_leak_until_it_has_it_for_a_grace() {
+    let mut case = dead_before();
+    let search = Request::ContainerMounts { ids: vec![APP.into()] };
+    let started = Some(99_500);
+    assert_eq!(look(&mut case, 100_100, true, started), []);
+    assert!(case.wants(100_700).contains(&search));
+    assert_eq!(look(&mut case, 100_800, true, started), []);
+    assert!(case.wants(101_400).contains(&search));
+    assert_eq!(look(&mut case, 101_500, true, started), [], "it has just started");
+    assert!(!case.wants(129_400).contains(&search));
+    assert!(case.wants(129_500).contains(&search), "30 s after its start");
+    assert!(!case.wants(129_550).contains(&search), "that is under way");
+    assert_eq!(look(&mut case, 129_600, true, started), [Code::MountLeakBlocksRemoval]);
+    assert!(case.wants(130_200).contains(&search), "a second look at what has settled");
+    assert_eq!(look(&mut case, 130_300, true, started), [Code::MountLeakBlocksRemoval]);
+    assert!(!case.wants(190_200).contains(&search));
+    assert!(case.wants(190_300).contains(&search), "then now and then");
+    assert_eq!(look(&mut case, 190_400, false, started), []);
+}
+
+/// Between the end of a sandbox and its removal a pod that was started beside it has its file systems for a moment.
+#[test]
+fn what_a_container_left_that_died_before_the_start_is_found_twice_before_it_counts() {
+    let mut case = dead_before();
+    let search = Request::ContainerMounts { ids: vec![APP.into()] };
+    assert_eq!(look(&mut case, 100_100, true, None), []);
+    assert!(case.wants(100_700).contains(&search));
+    assert_eq!(look(&mut case, 100_800, true, None), [Code::MountLeakBlocksRemoval]);
+    assert!(case.wants(101_400).contains(&search), "which lets it fire");
+    assert_eq!(look(&mut case, 101_500, true, None), [Code::MountLeakBlocksRemoval]);
+    assert!(!case.wants(160_000).contains(&search));
+}
+
 #[test]
 fn the_runtimes_own_mounts_are_no_leak() {
     let mut case = Case::with_runtime();
@@ -98,6 +155,7 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
         fs_type: "ext4".into(),
         processes: vec![Process { pid: 40, comm: "app".into() }],
         cgroup: Some(format!("/kubepods/pod{UID}/{APP}")),
+        started: None,
     };
     case.at(40_100, Observation::ContainerMount(mount));
     case.at(40_100, Observation::ContainerMountsSearched { ids: vec![ID.into()], complete: true });

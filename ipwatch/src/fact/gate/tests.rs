@@ -279,7 +279,7 @@ proptest! {
             Observation::CniError { container_id: d.clone(), command: CniCommand::Add, text: h.clone() },
             Observation::ContainerMount(ContainerMount {
                 container_id: d.clone(), mount_ns: 5, host: false, path: g.clone(),
-                fs_type: h.clone(), processes: Vec::new(), cgroup: None,
+                fs_type: h.clone(), processes: Vec::new(), cgroup: None, started: None,
             }),
         ];
         for what in admit(Origin::Probe, facts) {

@@ -2,6 +2,11 @@
 //!
 //! The search is made only after a container died, for a batch at a time, and repeated only while mounts are left: a
 //! node where nothing dies reads no mountinfo.
+//!
+//! A pod that starts while another one ends has the file systems of that one until they are removed. The search begins a
+//! grace after the death and passes over that. Of a container that was dead when ipwatch started nobody knows since when:
+//! its mounts count if two searches found them. And what only processes have that are younger than the grace is no
+//! leftover yet; it is searched for again when they are older.
 
 use std::collections::BTreeMap;
 
@@ -30,6 +35,33 @@ pub struct Leftover {
     pub first_seen: BootNs,
     /// When it was last found.
     pub seen: BootNs,
+    /// The time before that.
+    before: Option<BootNs>,
+    /// How often it was found.
+    looks: u32,
+}
+
+impl Leftover {
+    /// When its processes have been there for a grace.
+    fn settles(&self, thresholds: &Thresholds) -> BootNs {
+        self.mount.started.map_or(BootNs::default(), |at| at.plus(thresholds.sandbox_grace))
+    }
+
+    /// Whether they had been when it was last found.
+    fn is_settled(&self, thresholds: &Thresholds) -> bool {
+        self.settles(thresholds) <= self.seen
+    }
+
+    /// When it is to be searched for again, if before the others.
+    fn due(&self, thresholds: &Thresholds) -> Option<BootNs> {
+        let settles = self.settles(thresholds);
+        if settles > self.seen {
+            return Some(settles);
+        }
+        // The second look at what had not settled before.
+        let fresh = self.before.is_some_and(|before| before < settles);
+        fresh.then(|| self.seen.plus(thresholds.second_look))
+    }
 }
 
 /// Progress of the search for a dead container's mounts.
@@ -46,19 +78,32 @@ enum Stage {
 }
 
 impl Stage {
-    fn due(self, thresholds: &Thresholds) -> Option<BootNs> {
+    /// When to search, if of the mounts that are left one is to be searched for at `sooner`.
+    fn due(self, thresholds: &Thresholds, sooner: Option<BootNs>) -> Option<BootNs> {
         match self {
             Stage::Fresh(dead) => Some(dead.plus(thresholds.sandbox_grace)),
             Stage::Found(at) => Some(at.plus(thresholds.second_look)),
-            Stage::Watched { searched, .. } => Some(searched.plus(SEARCH_AGAIN)),
+            Stage::Watched { searched, .. } => {
+                let again = searched.plus(SEARCH_AGAIN);
+                // What was due by then is being searched for.
+                Some(sooner.filter(|at| *at > searched).map_or(again, |at| at.min(again)))
+            }
             Stage::Clean => None,
         }
     }
 }
 
+/// A dead container.
+#[derive(Debug)]
+struct Suspect {
+    stage: Stage,
+    /// How often a mount is found before it counts.
+    enough: u32,
+}
+
 #[derive(Debug, Default)]
 pub(in crate::map) struct ContainerMounts {
-    suspects: BTreeMap<String, Stage>,
+    suspects: BTreeMap<String, Suspect>,
     mounts: BTreeMap<(String, u64, String), Leftover>,
     searched: BootNs,
     /// When the next search is due, if nothing changes.
@@ -67,10 +112,12 @@ pub(in crate::map) struct ContainerMounts {
 }
 
 impl ContainerMounts {
-    /// The container died.
-    pub(in crate::map) fn suspect(&mut self, id: &str, dead: BootNs) {
+    /// The container died; `None`: before its runtime was asked for the first time.
+    pub(in crate::map) fn suspect(&mut self, id: &str, dead: Option<BootNs>) {
         if !self.suspects.contains_key(id) && self.suspects.len() < MAX_SUSPECTS {
-            self.suspects.insert(id.to_owned(), Stage::Fresh(dead));
+            let stage = Stage::Fresh(dead.unwrap_or_default());
+            let enough = if dead.is_some() { 1 } else { 2 };
+            self.suspects.insert(id.to_owned(), Suspect { stage, enough });
             self.changed = true;
         }
     }
@@ -85,14 +132,27 @@ impl ContainerMounts {
 
     /// Whether a first or second search is still to be made.
     pub(in crate::map) fn is_searching(&self) -> bool {
-        let open = |stage: &Stage| matches!(stage, Stage::Fresh(_) | Stage::Found(_));
+        let open = |suspect: &Suspect| matches!(suspect.stage, Stage::Fresh(_) | Stage::Found(_));
         self.suspects.values().any(open)
     }
 
     /// Whether a mount of the container is left.
     pub(in crate::map) fn holds(&self, id: &str) -> bool {
+        self.of(id).next().is_some()
+    }
+
+    /// The mounts of a container.
+    fn of<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Leftover> {
         let from = (id.to_owned(), 0, String::new());
-        self.mounts.range(from..).next().is_some_and(|((owner, ..), _)| owner == id)
+        self.mounts.range(from..).take_while(move |((owner, ..), _)| owner == id).map(|(_, it)| it)
+    }
+
+    /// When to search for the mounts of a container.
+    fn due_of(&self, id: &str, stage: Stage, thresholds: &Thresholds) -> Option<BootNs> {
+        let sooner = self.of(id).filter_map(|leftover| leftover.due(thresholds)).min();
+        let due = stage.due(thresholds, sooner)?;
+        let gathered = matches!(stage, Stage::Fresh(_));
+        Some(if gathered { due.max(self.searched.plus(GATHER)) } else { due })
     }
 
     /// Applies the result of a search that began at `began`.
@@ -101,18 +161,16 @@ impl ContainerMounts {
             self.mounts.retain(|(owner, ..), known| owner != id || known.seen >= began);
         }
         let left = self.holds(id);
-        let Some(stage) = self.suspects.get_mut(id) else { return };
-        let missed = match stage {
-            Stage::Watched { incomplete, .. } => *incomplete,
+        let fewest = self.of(id).map(|known| known.looks).min();
+        let Some(suspect) = self.suspects.get_mut(id) else { return };
+        let missed = match suspect.stage {
+            Stage::Watched { incomplete, .. } => incomplete,
             _ => 0,
         };
-        let first = self
-            .mounts
-            .range((id.to_owned(), 0, String::new())..)
-            .take_while(|((owner, ..), _)| owner == id)
-            .any(|(_, known)| known.first_seen == known.seen);
-        *stage = match (left, complete) {
-            (true, true) if first => Stage::Found(began),
+        // Each counts after that many, and fires after one more.
+        let look_again = fewest.is_some_and(|looks| looks <= suspect.enough);
+        suspect.stage = match (left, complete) {
+            (true, true) if look_again => Stage::Found(began),
             (true, _) => Stage::Watched { searched: began, incomplete: 0 },
             (false, false) if missed < MAX_INCOMPLETE => {
                 Stage::Watched { searched: began, incomplete: missed + 1 }
@@ -127,34 +185,30 @@ impl ContainerMounts {
         if !self.changed && self.next.is_none_or(|next| next > now) {
             return Vec::new();
         }
-        let earliest = |stage: Stage| {
-            let due = stage.due(thresholds)?;
-            let gathered = matches!(stage, Stage::Fresh(_));
-            Some(if gathered { due.max(self.searched.plus(GATHER)) } else { due })
-        };
         let due: Vec<String> = self
             .suspects
             .iter()
-            .filter(|(_, stage)| earliest(**stage).is_some_and(|due| due <= now))
+            .filter(|(id, suspect)| {
+                self.due_of(id, suspect.stage, thresholds).is_some_and(|due| due <= now)
+            })
             .map(|(id, _)| id.clone())
             .take(BATCH)
             .collect();
         for id in &due {
             // Until the answer arrives; without an answer the search is repeated.
-            let incomplete = match self.suspects.get(id) {
-                Some(Stage::Watched { incomplete, .. }) => *incomplete,
+            let Some(suspect) = self.suspects.get_mut(id) else { continue };
+            let incomplete = match suspect.stage {
+                Stage::Watched { incomplete, .. } => incomplete,
                 _ => 0,
             };
-            self.suspects.insert(id.clone(), Stage::Watched { searched: now, incomplete });
+            suspect.stage = Stage::Watched { searched: now, incomplete };
         }
         if !due.is_empty() {
             self.searched = now;
         }
-        let earliest = |stage: &Stage| match stage {
-            Stage::Fresh(_) => stage.due(thresholds).map(|due| due.max(self.searched.plus(GATHER))),
-            stage => stage.due(thresholds),
-        };
-        self.next = self.suspects.values().filter_map(earliest).min();
+        let due_of =
+            |(id, suspect): (&String, &Suspect)| self.due_of(id, suspect.stage, thresholds);
+        self.next = self.suspects.iter().filter_map(due_of).min();
         self.changed = false;
         due
     }
@@ -164,9 +218,13 @@ impl NodeMap {
     pub(in crate::map) fn set_container_mount(&mut self, mount: &ContainerMount, at: BootNs) {
         let ContainerMounts { mounts, .. } = &mut self.workload.container_mounts;
         let key = (mount.container_id.clone(), mount.mount_ns, mount.path.clone());
-        let first_seen = mounts.get(&key).map_or(at, |known| known.first_seen);
-        if mounts.len() < MAX_MOUNTS || mounts.contains_key(&key) {
-            mounts.insert(key, Leftover { mount: mount.clone(), first_seen, seen: at });
+        let known = mounts.get(&key);
+        let first_seen = known.map_or(at, |known| known.first_seen);
+        let before = known.map(|known| known.seen);
+        let looks = known.map_or(0, |known| known.looks).saturating_add(1);
+        if mounts.len() < MAX_MOUNTS || known.is_some() {
+            let leftover = Leftover { mount: mount.clone(), first_seen, seen: at, before, looks };
+            mounts.insert(key, leftover);
         }
     }
 
@@ -196,8 +254,13 @@ impl NodeMap {
         self.workload.container_mounts.next
     }
 
-    /// Mounts of dead containers that the last search found.
-    pub fn leftovers(&self) -> impl Iterator<Item = &Leftover> {
-        self.workload.container_mounts.mounts.values()
+    /// Mounts of dead containers that the last search found, and that count.
+    pub fn leftovers(&self, thresholds: &Thresholds) -> impl Iterator<Item = &Leftover> {
+        let ContainerMounts { mounts, suspects, .. } = &self.workload.container_mounts;
+        mounts.values().filter(|leftover| {
+            let suspect = suspects.get(&leftover.mount.container_id);
+            leftover.is_settled(thresholds)
+                && suspect.is_none_or(|suspect| leftover.looks >= suspect.enough)
+        })
     }
 }

@@ -38,9 +38,9 @@ pub struct SandboxEntry {
 }
 
 impl SandboxEntry {
-    /// When it died, as far as known; 0 if it was dead at the first report.
-    fn died(&self) -> BootNs {
-        self.dead.filter(|_| !self.preexisting).unwrap_or_default()
+    /// When it died; `None` if it was dead at the first report.
+    fn died(&self) -> Option<BootNs> {
+        self.dead.filter(|_| !self.preexisting)
     }
 }
 
@@ -274,7 +274,7 @@ impl NodeMap {
         entry.dead.get_or_insert(at);
         entry.gone.get_or_insert(at);
         self.workload.runtimes.dead.insert(id.to_owned());
-        self.workload.container_mounts.suspect(id, at);
+        self.workload.container_mounts.suspect(id, Some(at));
         self.workload.owners.ask_all();
     }
 
@@ -294,9 +294,9 @@ impl NodeMap {
         match dead {
             // Dead since an unknown time: no grace.
             Some(_) if known.is_none() && !self.has_listed(&container.runtime) => {
-                self.workload.container_mounts.suspect(&container.id, BootNs::default());
+                self.workload.container_mounts.suspect(&container.id, None);
             }
-            Some(since) => self.workload.container_mounts.suspect(&container.id, since),
+            Some(_) => self.workload.container_mounts.suspect(&container.id, dead),
             None => self.workload.container_mounts.acquit(&container.id),
         }
         let entry = ContainerEntry { container: container.clone(), told: at, dead, gone: None };
@@ -310,7 +310,7 @@ impl NodeMap {
         }
         entry.dead.get_or_insert(at);
         entry.gone.get_or_insert(at);
-        self.workload.container_mounts.suspect(id, at);
+        self.workload.container_mounts.suspect(id, Some(at));
     }
 
     /// The remaining tasks of dead sandboxes may be frozen, which only a look shows.

@@ -8,9 +8,9 @@ use super::files::Dir;
 use super::mounts::{self, Mount};
 use super::namespaces::{self, MountNamespace};
 use super::propagation::Propagation;
-use super::{Proc, cgroup, fact};
+use super::{Proc, cgroup, fact, look};
 use crate::clock;
-use crate::fact::{ContainerMount, Fact, Observation, Process};
+use crate::fact::{BootNs, ContainerMount, Fact, Observation, Process};
 
 /// Maximum number of containers in one search.
 const MOST_IDS: usize = 1024;
@@ -49,10 +49,10 @@ impl Proc {
         for mut mount in found {
             mount.host = host == Some(mount.mount_ns);
             let pids = pass.processes.get(&mount.mount_ns).map_or(&[][..], Vec::as_slice);
-            let (processes, cgroup) =
-                residents.entry(mount.mount_ns).or_insert_with(|| self.named(pids));
-            mount.processes.clone_from(processes);
-            mount.cgroup.clone_from(cgroup);
+            let residents = residents.entry(mount.mount_ns).or_insert_with(|| self.residents(pids));
+            mount.processes.clone_from(&residents.processes);
+            mount.cgroup.clone_from(&residents.cgroup);
+            mount.started = residents.started;
             facts.push(fact(Observation::ContainerMount(mount)));
         }
         let complete = pass.complete && !cut && wanted.len() == ids.len();
@@ -75,24 +75,43 @@ impl Proc {
         of("1").or_else(|| of("self"))
     }
 
-    /// The names of processes, and the cgroup of the first process whose cgroup is readable.
-    fn named(&self, pids: &[u32]) -> (Vec<Process>, Option<String>) {
-        let mut processes = Vec::with_capacity(pids.len());
-        let mut group = None;
+    /// What is told of the processes of a mount namespace.
+    fn residents(&self, pids: &[u32]) -> Residents {
+        let mut residents = Residents::default();
+        let mut is_dated = true;
         for &pid in pids {
             let Ok(dir) = Dir::open(&self.root.join(pid.to_string())) else { continue };
             let comm = dir.comm();
             if comm.is_empty() {
                 continue; // gone
             }
-            if group.is_none() {
+            if residents.cgroup.is_none() {
                 let lines = dir.text("cgroup").ok();
-                group = lines.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned);
+                residents.cgroup = lines.as_deref().and_then(cgroup::naming).map(ToOwned::to_owned);
             }
-            processes.push(Process { pid, comm });
+            match look::started(&dir) {
+                Some(at) => {
+                    let oldest = residents.started.map_or(at, |oldest| oldest.min(at));
+                    residents.started = Some(oldest);
+                }
+                None => is_dated = false,
+            }
+            residents.processes.push(Process { pid, comm });
         }
-        (processes, group)
+        // One of unknown age may be the oldest.
+        residents.started = residents.started.filter(|_| is_dated);
+        residents
     }
+}
+
+/// The processes of a mount namespace.
+#[derive(Debug, Default)]
+struct Residents {
+    processes: Vec<Process>,
+    /// That of the first process whose cgroup is readable.
+    cgroup: Option<String>,
+    /// When the oldest was started, if all tell.
+    started: Option<BootNs>,
 }
 
 /// Whether an id can be a directory name.
@@ -137,6 +156,7 @@ impl<'a> Search<'a> {
             fs_type: mounts::text(mount.fs_type),
             processes: Vec::new(),
             cgroup: None,
+            started: None,
         });
     }
 }

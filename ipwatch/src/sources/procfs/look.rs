@@ -8,7 +8,7 @@ use procfs::process::Stat;
 
 use super::files::{Dir, is_gone};
 use super::{Proc, cgroup, fact};
-use crate::fact::{Fact, Look, NetnsRef, Observation, Presence, TaskKey, Unanswered};
+use crate::fact::{BootNs, Fact, Look, NetnsRef, Observation, Presence, TaskKey, Unanswered};
 use crate::reading;
 
 /// Maximum number of stack frames kept (`proc_pid_stack` shows at most 64).
@@ -168,6 +168,12 @@ pub(super) fn stat(dir: &Dir) -> io::Result<Stat> {
     let bytes = dir.read("stat")?;
     Stat::from_read(&bytes[..])
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+/// When a process was started, if that can be read. `stat` counts ticks of 10 ms since the boot (`nsec_to_clock_t` of
+/// `start_boottime`, fs/proc/array.c).
+pub(super) fn started(dir: &Dir) -> Option<BootNs> {
+    stat(dir).ok().map(|stat| BootNs(stat.starttime.saturating_mul(10_000_000)))
 }
 
 /// `ns/net` returns ENOENT for a zombie, for a task after `exit_task_namespaces`, and for a task that is gone. `stat`

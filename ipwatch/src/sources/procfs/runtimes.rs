@@ -16,8 +16,8 @@ use std::io;
 
 use super::Proc;
 use super::files::{Dir, is_gone};
-use super::look::stat;
-use crate::fact::{BootNs, Engine, Monitor, RuntimeProcess};
+use super::look;
+use crate::fact::{Engine, Monitor, RuntimeProcess};
 
 /// Process names of runtimes, which the kernel cuts to 15 bytes.
 const RUNTIMES: [(&str, Engine); 5] = [
@@ -186,8 +186,7 @@ fn read_runtime(pid: u32, engine: Engine, dir: &Dir, complete: &mut bool) -> Opt
         dirs.extend(runtime_dirs(&sockets));
     }
     let dirs = dirs.into_iter().take(MOST_DIRS).collect();
-    // Since the boot, in USER_HZ ticks of 10 ms.
-    let started = stat(dir).ok().map(|stat| BootNs(stat.starttime.saturating_mul(10_000_000)));
+    let started = look::started(dir);
     let (asked, ignored) = (false, false);
     let process = RuntimeProcess { pid, engine, started, sockets, dirs, asked, ignored };
     Some(Found { process, parent: parent(dir) })
