@@ -11,6 +11,7 @@
 mod churn;
 mod cluster;
 mod ends;
+mod lasting;
 mod latency;
 mod prevention;
 mod runtime;
@@ -185,6 +186,7 @@ const TESTS: &[Test] = &[
         &[Need::Fuse, Need::FakeCri],
         runtime::a_node_with_250_sandboxes,
     ),
+    bench("bench::ten_minutes_with_250_pods", &[], lasting::ten_minutes_with_250_pods),
     bench("bench::a_thousand_netns", &[], a_thousand_netns),
     bench("bench::an_add_through_ipwatch_ipam", &[Need::Cni], prevention::of_an_add),
     bench("bench::ten_thousand_allocations", &[Need::ApiServer], cluster::ten_thousand_allocations),

@@ -62,6 +62,10 @@ impl Usage {
         format!("{:.1} MiB ({anonymous:.1} MiB of it anonymous)", self.resident_mib())
     }
 
+    pub(crate) fn resident_kib(&self) -> u64 {
+        self.rss_kib
+    }
+
     pub(crate) fn resident_mib(&self) -> f64 {
         self.rss_kib as f64 / 1024.0
     }
