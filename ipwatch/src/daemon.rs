@@ -66,6 +66,7 @@ use crate::engine::Engine;
 use crate::ledger::{LedgerFile, Retention};
 use crate::metrics;
 use crate::remedy::Daemon;
+use crate::rights::{self, Rights};
 use crate::sinks::{self, Sinks};
 
 /// Events that a slow follower may fall behind; older ones are dropped for this follower.
@@ -169,6 +170,8 @@ fn on_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
         // A call that hangs in the kernel must not block others: each store and the CNI cache take one thread.
         .max_blocking_threads(16)
         .thread_keep_alive(Duration::from_secs(2))
+        .thread_name("ipwatch-files")
+        .on_thread_start(|| rights::keep(Rights::Read))
         .build()
         .context("cannot start the runtime")?;
     let done = runtime.block_on(work);
@@ -270,6 +273,7 @@ fn core(
         sinks,
         calls,
         started: begun,
+        lacking: started.lacking,
         facts: started.facts,
         first: started.first,
         events: events.clone(),

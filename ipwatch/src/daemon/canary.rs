@@ -13,6 +13,7 @@ use super::start;
 use crate::canary::{self, Help, Verdict};
 use crate::clock;
 use crate::fact::{Observation, Sight};
+use crate::rights::{Rights, Starter};
 use crate::sources::Emit;
 use crate::sources::probes::Standings;
 
@@ -64,7 +65,7 @@ impl Keeper {
         when: When,
         sweeps: bool,
         standings: Arc<Standings>,
-        dispatch: Dispatch,
+        (dispatch, starter): (Dispatch, Starter),
         emit: Emit,
     ) -> Self {
         let (sender, asked) = mpsc::channel(ASKERS);
@@ -73,8 +74,18 @@ impl Keeper {
         let polling = None;
         let blind = Vec::new();
         let (unsure, again) = (false, AGAIN);
-        let keeping =
-            Keeping { standings, dispatch, emit, sweeps, sight, polling, blind, unsure, again };
+        let keeping = Keeping {
+            standings,
+            dispatch,
+            starter,
+            emit,
+            sweeps,
+            sight,
+            polling,
+            blind,
+            unsure,
+            again,
+        };
         tokio::spawn(keeping.keep(first, asked));
         Self(sender)
     }
@@ -91,6 +102,7 @@ impl Keeper {
 struct Keeping {
     standings: Arc<Standings>,
     dispatch: Dispatch,
+    starter: Starter,
     emit: Emit,
     sweeps: bool,
     /// As reported to the map.
@@ -168,8 +180,15 @@ impl Keeping {
     async fn run(&self, patience: u32) -> Option<BTreeMap<&'static str, Verdict>> {
         let (standings, dispatch, emit) =
             (Arc::clone(&self.standings), self.dispatch.clone(), self.emit.clone());
-        let run = tokio::task::spawn_blocking(move || one(&standings, &dispatch, &emit, patience));
-        run.await.inspect_err(|error| tracing::warn!("the canary: {error}")).ok()
+        let (done, run) = oneshot::channel();
+        let work = move || {
+            // Nobody waits any more if the daemon is shutting down.
+            let _ = done.send(one(&standings, &dispatch, &emit, patience));
+        };
+        if let Err(error) = self.starter.spawn("canary", Rights::Canary, work) {
+            tracing::warn!("the canary: {error}");
+        }
+        run.await.ok()
     }
 
     /// Applies the verdicts: reports the blind events and polls instead of them.

@@ -63,6 +63,8 @@ pub(super) struct Core {
     unanswered: Vec<First>,
     events: Streams,
     started: BootNs,
+    /// The capabilities that were missing at the start, and the loss caused by each.
+    lacking: Option<String>,
     next: Option<BootNs>,
     pruned: BootNs,
     /// When metrics last went to the collector.
@@ -81,6 +83,7 @@ pub(super) struct Parts {
     pub(super) sinks: Sinks,
     pub(super) calls: Calls,
     pub(super) started: BootNs,
+    pub(super) lacking: Option<String>,
     pub(super) facts: mpsc::Receiver<Vec<Fact>>,
     pub(super) first: Vec<First>,
     pub(super) events: Streams,
@@ -108,6 +111,7 @@ impl Core {
             sinks,
             calls,
             started,
+            lacking,
             facts,
             first,
             events,
@@ -135,6 +139,7 @@ impl Core {
             unanswered: first,
             events,
             started,
+            lacking,
             next: None,
             pruned: started,
             measured: started,
@@ -466,7 +471,7 @@ impl Core {
         for (name, status, detail) in self.sinks.standing() {
             sources.push(SourceState { name: name.to_owned(), status, detail });
         }
-        if let Some(detail) = super::capabilities::missing() {
+        if let Some(detail) = self.lacking.clone() {
             let (name, status) = (SourceName::Capabilities.into(), SourceStatus::Degraded);
             sources.push(SourceState { name, status, detail });
         }

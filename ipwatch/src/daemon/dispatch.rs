@@ -19,7 +19,7 @@ use super::workers::{self, Post};
 use crate::fact::{BootNs, NetnsRef, Observation, SourceName};
 use crate::map::request::Request;
 use crate::reading::Readings;
-use crate::rights::{self, Rights};
+use crate::rights::{Rights, Starter};
 use crate::sources::Emit;
 use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
@@ -78,6 +78,7 @@ impl Dispatch {
         snapshots: Option<Snapshots>,
         runtimes: Runtimes,
         (readings, troubles): (Readings, Troubles),
+        starter: &Starter,
     ) -> io::Result<Self> {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
@@ -86,15 +87,18 @@ impl Dispatch {
 
         let visitor = Visitor { observe_only, out: emit.clone() };
         let post = |part| Restarts::new(part, Pace::default(), &troubles);
-        let visits = Post::start("netns", post(NETNS), &readings, netns_jobs, move |worker| {
-            rights::keep(Rights::EnterNetns);
-            visitor.work(worker)
-        })?;
+        let named = |name, rights| (name, rights, starter);
+        let netns_thread = named("netns", Rights::EnterNetns);
+        let visits =
+            Post::start(netns_thread, post(NETNS), &readings, netns_jobs, move |worker| {
+                visitor.work(worker)
+            })?;
         let (proc, out) = (Proc::new(), emit.clone());
-        let looking = Post::start("looks", post(LOOKS), &readings, look_jobs, move |worker| {
-            rights::keep(Rights::ReadProcesses);
-            readers::look(worker, &proc, host, &out)
-        })?;
+        let looks_thread = named("looks", Rights::ReadProcesses);
+        let looking =
+            Post::start(looks_thread, post(LOOKS), &readings, look_jobs, move |worker| {
+                readers::look(worker, &proc, host, &out)
+            })?;
         let searcher = Searcher {
             out: emit.clone(),
             netns: netns.clone(),
@@ -104,9 +108,9 @@ impl Dispatch {
             host,
             procfs_failed: Arc::default(),
         };
+        let search_thread = named("search", Rights::Search);
         let searching =
-            Post::start("search", post(SEARCH), &readings, search_jobs, move |worker| {
-                rights::keep(Rights::Search);
+            Post::start(search_thread, post(SEARCH), &readings, search_jobs, move |worker| {
                 searcher.work(worker)
             })?;
         let polls_also = Arc::default();

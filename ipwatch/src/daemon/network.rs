@@ -10,9 +10,10 @@ use std::time::Duration;
 use tokio::runtime::{Builder, EnterGuard, Handle};
 use tokio::sync::oneshot;
 
-use super::workers::spawn;
 use crate::rights::{self, Rights};
 
+/// Of the thread, and of those for blocking calls.
+const NAME: &str = "ipwatch-network";
 /// For calls that hang in the kernel when the daemon shuts down.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -45,12 +46,15 @@ impl Network {
 fn start() -> io::Result<Running> {
     let runtime = Builder::new_current_thread()
         .enable_all()
+        .thread_name(NAME)
         .max_blocking_threads(16)
         .thread_keep_alive(Duration::from_secs(2))
         .build()?;
     let handle = runtime.handle().clone();
     let (stop, stopped) = oneshot::channel::<()>();
-    spawn("network", move || {
+    // It needs nothing of what a `Starter` hands on.
+    let thread = std::thread::Builder::new().name(NAME.to_owned());
+    thread.stack_size(512 * 1024).spawn(move || {
         // Its threads for blocking calls inherit this.
         rights::keep(Rights::None);
         // An error means that the sender was dropped, which is all that it is for.

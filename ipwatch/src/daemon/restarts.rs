@@ -20,9 +20,9 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::sync::{Notify, oneshot};
 
-use super::workers::spawn;
 use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, SourceName};
+use crate::rights::{Rights, Starter};
 use crate::sources::backoff::Pauses;
 use crate::sources::{Closed, Emit};
 
@@ -212,7 +212,7 @@ async fn keep_at<E: Display>(
 
 /// Runs `work` on a thread of its own; a panic becomes an error.
 pub(super) async fn on_a_thread<E: Display + Send + 'static>(
-    name: &str,
+    (name, rights, starter): (&str, Rights, &Starter),
     work: impl FnOnce() -> Result<(), E> + Send + 'static,
 ) -> Result<(), String> {
     let (done, ended) = oneshot::channel();
@@ -222,7 +222,7 @@ pub(super) async fn on_a_thread<E: Display + Send + 'static>(
         // Nobody waits any more if the daemon is shutting down.
         let _ = done.send(came.unwrap_or_else(|panic| Err(panicked(&*panic))));
     };
-    spawn(name, work).map_err(|error| format!("no thread can be made: {error}"))?;
+    starter.spawn(name, rights, work).map_err(|error| format!("no thread can be made: {error}"))?;
     ended.await.unwrap_or_else(|_| Err("its thread is gone".to_owned()))
 }
 

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::calls::Calls;
 use super::canary::{Keeper, When};
+use super::capabilities;
 use super::dispatch::{Dispatch, Settings};
 use super::network::Network;
 use super::restarts::{Part, Troubles, keep, on_a_thread};
@@ -18,7 +19,7 @@ use crate::config::Config;
 use crate::contract::Probe;
 use crate::fact::{Boot, Fact, NetnsRef, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::reading::Readings;
-use crate::rights::{self, Rights};
+use crate::rights::{self, Rights, Starter};
 use crate::sources::netlink::{Listener, Requests};
 use crate::sources::probes::{self, Events, Losses, Missed, Probes, ProbesError, Rung, Snapshots};
 use crate::sources::procfs::{MountWatch, Proc};
@@ -71,8 +72,9 @@ const PLUGINS: Part = Part {
     is_vital: false,
 };
 
-/// Context of an error.
+/// Contexts of errors.
 pub(super) const NO_NETWORK: &str = "cannot start the thread for servers on the network";
+const NO_STARTER: &str = "cannot start the thread that makes threads";
 
 /// What to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +96,8 @@ pub(super) struct Started {
     /// Handles ended runs of CNI plugins.
     pub(super) calls: Calls,
     pub(super) readings: Readings,
+    /// The capabilities that this process lacks, and the loss caused by each.
+    pub(super) lacking: Option<String>,
 }
 
 /// The probes, attached for as long as this value lives, or the report of why there are none.
@@ -141,6 +145,8 @@ pub(super) async fn start(
     network: &Network,
 ) -> anyhow::Result<Started> {
     let canary = if config.observe_only { When::Never } else { canary };
+    // Before this thread gives up anything.
+    let (lacking, starter) = (capabilities::missing(), Starter::start().context(NO_STARTER)?);
     let (emit, facts) = Emit::channel(256);
     let host =
         Requests::new().context("cannot ask netlink about the host's network namespace")?.host();
@@ -149,7 +155,9 @@ pub(super) async fn start(
 
     let listener = Listener::open(host).context("cannot listen on netlink")?;
     let (readings, troubles) = (Readings::default(), Troubles::default());
-    let mut loaded = load_probes(config, sight, canary, &emit, (&readings, &troubles)).await?;
+    let parts = (&readings, &troubles, &starter);
+    let mut loaded = load_probes(config, sight, canary, &emit, parts).await?;
+    rights::keep(Rights::Core);
     tokio::spawn(listen(listener, troubles.clone(), emit.clone()));
     watch_cni(config, &emit, &readings);
     let stores = ipam::start(&config.ipam, &emit, &readings);
@@ -169,7 +177,7 @@ pub(super) async fn start(
     let has_bpf = loaded.snapshots.is_some();
     let settings = Settings { observe_only: config.observe_only, polls, host };
     let kept = (readings.clone(), troubles.clone());
-    let dispatch = Dispatch::start(settings, &emit, loaded.snapshots, runtimes, kept)
+    let dispatch = Dispatch::start(settings, &emit, loaded.snapshots, runtimes, kept, &starter)
         .context("cannot start a thread")?;
     watch_mounts(&dispatch, &readings, &troubles, &emit);
     dispatch.snapshot();
@@ -181,18 +189,19 @@ pub(super) async fn start(
         tokio::spawn(sweep(dispatch.clone(), config.probes.sweep.unsigned_abs()));
     }
     if let Some(tasks) = loaded.tasks {
-        read_tasks(tasks, &dispatch, troubles, &emit);
+        read_tasks(tasks, &dispatch, troubles, &emit, starter.clone());
     }
     if let Eyes::Open(probes, keeper) = &mut loaded.eyes
         && canary != When::Never
         && probes.standings().are_provable()
     {
         let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
-        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), dispatch.clone(), out));
+        let makers = (dispatch.clone(), starter);
+        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), makers, out));
     }
     let calls = Calls::new(&config.cni.logs, readings.clone(), emit);
     let first = vec![first, stores];
-    Ok(Started { boot, dispatch, eyes: loaded.eyes, facts, first, calls, readings })
+    Ok(Started { boot, dispatch, eyes: loaded.eyes, facts, first, calls, readings, lacking })
 }
 
 /// If this fails, dates keep the clock offset of the start.
@@ -236,7 +245,7 @@ async fn load_probes(
     sight: Sight,
     canary: When,
     emit: &Emit,
-    (readings, troubles): (&Readings, &Troubles),
+    (readings, troubles, starter): (&Readings, &Troubles, &Starter),
 ) -> anyhow::Result<Loaded> {
     let without = |report| Loaded {
         eyes: Eyes::Closed(report),
@@ -282,8 +291,8 @@ async fn load_probes(
         let out = emit.clone();
         let read = async move || neighbours.run(&out).await;
         tokio::spawn(keep(NEIGHBOURS, troubles.clone(), emit.clone(), read));
-        let (out, readings) = (emit.clone(), readings.clone());
-        let read = async move || calls.run(&out, &readings).await;
+        let (out, readings, starter) = (emit.clone(), readings.clone(), starter.clone());
+        let read = async move || calls.run(&out, &readings, &starter).await;
         tokio::spawn(keep(CALLS, troubles.clone(), emit.clone(), read));
     }
     if let Some(mut owed) = probes.owed() {
@@ -405,16 +414,21 @@ async fn listen(mut listener: Listener, troubles: Troubles, emit: Emit) {
 }
 
 /// Reads the task records of the kernel half.
-fn read_tasks(tasks: probes::Tasks, dispatch: &Dispatch, troubles: Troubles, emit: &Emit) {
+fn read_tasks(
+    tasks: probes::Tasks,
+    dispatch: &Dispatch,
+    troubles: Troubles,
+    emit: &Emit,
+    starter: Starter,
+) {
     let (tasks, out, dispatch) = (Arc::new(Mutex::new(tasks)), emit.clone(), dispatch.clone());
     let session = async move || {
         let (tasks, out, dispatch) = (Arc::clone(&tasks), out.clone(), dispatch.clone());
         let read = move || {
-            rights::keep(Rights::Probes);
             // A reader that panicked may leave old records of single tasks: the next look corrects them.
             tasks.lock().unwrap_or_else(PoisonError::into_inner).run(&out, &dispatch)
         };
-        on_a_thread("tasks", read).await
+        on_a_thread(("tasks", Rights::Read, &starter), read).await
     };
     tokio::spawn(keep(TASKS, troubles, emit.clone(), session));
 }

@@ -16,16 +16,8 @@ use super::restarts::{Part, Restarts, Troubles, panicked};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Observation, Origin, Presence};
 use crate::reading::{Readings, Slot, Target, Verdict};
+use crate::rights::{Rights, Starter};
 use crate::sources::Emit;
-
-/// Starts a thread whose name `ps -L` shows.
-pub(super) fn spawn<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    let thread = std::thread::Builder::new().name(format!("ipwatch-{name}"));
-    thread.stack_size(512 * 1024).spawn(work)
-}
 
 /// One thread's side of a post: its slot, and the job queue that it shares with its successor.
 pub(super) struct Worker<J> {
@@ -58,6 +50,8 @@ type Begin<J> = dyn Fn(&Worker<J>) -> Ended + Send + Sync;
 /// A position that is filled by one thread at a time.
 pub(super) struct Post<J> {
     name: &'static str,
+    rights: Rights,
+    starter: Starter,
     source: &'static str,
     readings: Readings,
     jobs: Arc<Mutex<Receiver<J>>>,
@@ -73,10 +67,10 @@ pub(super) struct Post<J> {
 }
 
 impl<J: Send + 'static> Post<J> {
-    /// Starts the first thread, which is named after the post and works for `restarts.part`. `begin` runs on each
-    /// thread.
+    /// Starts the first thread, which is named after the post, keeps `rights` and works for `restarts.part`. `begin` runs
+    /// on each thread.
     pub(super) fn start(
-        name: &'static str,
+        (name, rights, starter): (&'static str, Rights, &Starter),
         restarts: Restarts,
         readings: &Readings,
         jobs: Receiver<J>,
@@ -86,6 +80,8 @@ impl<J: Send + 'static> Post<J> {
         let source = restarts.part.sources.first().map_or(name, |source| source.as_str());
         let mut post = Self {
             name,
+            rights,
+            starter: starter.clone(),
             source,
             readings: readings.clone(),
             jobs: Arc::new(Mutex::new(jobs)),
@@ -112,7 +108,7 @@ impl<J: Send + 'static> Post<J> {
             let _ends = ends;
             begin(&worker)
         };
-        self.thread = Some((spawn(self.name, work)?, over));
+        self.thread = Some((self.starter.spawn(self.name, self.rights, work)?, over));
         self.slot = slot;
         Ok(())
     }
@@ -203,9 +199,8 @@ impl<J: Send + 'static> Watched for Post<J> {
 }
 
 /// Watches the threads until the daemon shuts down; while none of them works, it waits for nothing but
-/// [`Readings::stirred`]. Must be called on the main thread, whose netns is the host's: a new thread inherits the netns
-/// of its creator (`copy_namespaces`, kernel/nsproxy.c). `again` is called after a thread was left behind: it requests
-/// a snapshot, because that thread's work is lost.
+/// [`Readings::stirred`]. `again` is called after a thread was left behind: it requests a snapshot, because that thread's
+/// work is lost.
 pub(super) async fn watch(
     mut posts: Vec<Box<dyn Watched>>,
     readings: Readings,

@@ -152,9 +152,11 @@ fn pauses_grow_and_begin_anew_after_a_part_that_has_lasted() {
 
 #[tokio::test]
 async fn a_thread_tells_what_came_of_it() {
-    assert_eq!(on_a_thread("test", || Ok::<_, io::Error>(())).await, Ok(()));
+    let starter = Starter::start().unwrap();
+    let named = ("test", Rights::Read, &starter);
+    assert_eq!(on_a_thread(named, || Ok::<_, io::Error>(())).await, Ok(()));
     let broken = || Err::<(), _>(io::Error::other("broken"));
-    assert_eq!(on_a_thread("test", broken).await, Err("broken".to_owned()));
+    assert_eq!(on_a_thread(named, broken).await, Err("broken".to_owned()));
     let panics = || -> io::Result<()> { panic!("half way") };
-    assert_eq!(on_a_thread("test", panics).await, Err("it panicked: half way".to_owned()));
+    assert_eq!(on_a_thread(named, panics).await, Err("it panicked: half way".to_owned()));
 }

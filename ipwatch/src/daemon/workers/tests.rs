@@ -23,7 +23,9 @@ fn post(
     let (done, came) = sync_channel(16);
     let (troubles, hired) = (Troubles::default(), AtomicUsize::default());
     let restarts = Restarts::new(PART, PACE, &troubles);
-    let post = Post::start("test", restarts, &Readings::default(), queue, move |worker| {
+    let starter = Starter::start().unwrap();
+    let named = ("test", Rights::Read, &starter);
+    let post = Post::start(named, restarts, &Readings::default(), queue, move |worker| {
         begin(hired.fetch_add(1, Relaxed))?;
         while let Some(job) = worker.next() {
             worker.during(|| done.send(job).unwrap());
@@ -69,7 +71,9 @@ fn a_job_that_panics_costs_that_job_alone() {
     let (done, came) = sync_channel(16);
     let troubles = Troubles::default();
     let restarts = Restarts::new(PART, PACE, &troubles);
-    let mut post = Post::start("test", restarts, &Readings::default(), queue, move |worker| {
+    let starter = Starter::start().unwrap();
+    let named = ("test", Rights::Read, &starter);
+    let mut post = Post::start(named, restarts, &Readings::default(), queue, move |worker| {
         while let Some(job) = worker.next() {
             worker.during(|| if job == 1 { panic!("this one") } else { done.send(job).unwrap() });
         }

@@ -15,7 +15,7 @@ use crate::canary::Claims;
 use crate::clock;
 use crate::fact::Fact;
 use crate::reading::Readings;
-use crate::rights::{self, Rights};
+use crate::rights::{Rights, Starter};
 use crate::sources::pace::Pace;
 use crate::sources::ready::ready;
 use crate::sources::{Closed, Emit};
@@ -102,7 +102,8 @@ impl Events {
     /// Runs all until the receiver of `emit` is closed.
     pub(in crate::sources) async fn run(self, emit: Emit, readings: Readings) -> io::Result<()> {
         let Self { mut events, mut neighbours, calls } = self;
-        let calls = calls.run(&emit, &readings);
+        let starter = Starter::start()?;
+        let calls = calls.run(&emit, &readings, &starter);
         tokio::try_join!(events.run(&emit), neighbours.run(&emit), calls).map(|_| ())
     }
 }
@@ -112,9 +113,15 @@ impl Calls {
     ///
     /// # Errors
     /// The ring buffer cannot be polled, or the thread cannot be started. Unread records remain for the next run.
-    pub async fn run(&self, emit: &Emit, readings: &Readings) -> io::Result<()> {
+    pub(crate) async fn run(
+        &self,
+        emit: &Emit,
+        readings: &Readings,
+        starter: &Starter,
+    ) -> io::Result<()> {
         let (sender, waiting) = mpsc::channel(WAITING);
-        let ended = on_a_thread(Arc::clone(&self.0), sender, readings.clone(), emit.claims())?;
+        let calls = Arc::clone(&self.0);
+        let ended = on_a_thread(calls, sender, readings.clone(), emit.claims(), starter)?;
         // Returns when the thread has ended and all that it has read was sent.
         hand_over(waiting, emit).await;
         ended.await.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))
@@ -160,6 +167,7 @@ fn on_a_thread(
     sender: mpsc::Sender<Fact>,
     readings: Readings,
     claims: Arc<Claims>,
+    starter: &Starter,
 ) -> io::Result<oneshot::Receiver<io::Result<()>>> {
     let runtime = calls_runtime()?;
     let read = async move {
@@ -173,13 +181,11 @@ fn on_a_thread(
     };
     let (done, ended) = oneshot::channel();
     let work = move || {
-        rights::keep(Rights::Probes);
         plugin_file::leave_behind(readings);
         // Fails if there is no receiver any more: the daemon is shutting down.
         let _ = done.send(runtime.block_on(read));
     };
-    let thread = std::thread::Builder::new().name("ipwatch-calls".to_owned());
-    thread.stack_size(512 * 1024).spawn(work)?;
+    starter.spawn("calls", Rights::Read, work)?;
     Ok(ended)
 }
 
