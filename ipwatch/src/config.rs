@@ -435,6 +435,9 @@ impl Config {
         if let Some(path) = self.kubernetes.wrong_path() {
             return Err(format!("kubernetes: {} must begin with /", path.display()));
         }
+        if let Some(name) = self.kubernetes.wrong_namespace() {
+            return Err(format!("kubernetes.event_namespaces: {name:?} is no name of a namespace"));
+        }
         if let Some(wrong) = self.calico.wrong() {
             return Err(wrong);
         }
@@ -615,6 +618,9 @@ mod tests {
         assert!(wrong.contains("test.toml:2") && wrong.contains("http/protobuf"), "{wrong}");
         assert!(parse("[otlp]\ntimeout = \"1ms\"").unwrap_err().contains("otlp.timeout"));
         assert!(parse("[otlp]\ncni_calls = \"some\"").unwrap_err().contains("failed"));
+        let namespaces = |list: &str| parse(&format!("[kubernetes]\nevent_namespaces = {list}"));
+        assert!(namespaces("[\"db\", \"kube-system\"]").is_ok());
+        assert!(namespaces("[\"db\", \"../x\"]").unwrap_err().contains("\"../x\" is no name"));
         assert!(parse("[otlp]\nca_file = \"ca.pem\"").unwrap_err().contains("must begin with /"));
         let alone = parse("[otlp]\nclient_cert_file = \"/c.pem\"").unwrap_err();
         assert!(alone.contains("client_key_file"), "{alone}");

@@ -209,7 +209,7 @@ fn tell_cluster(
         }
     }
     if settings.events {
-        core.tell_cluster(sinks::events::Events::start(door, node));
+        core.tell_cluster(sinks::events::Events::start(door, node, &settings.event_namespaces));
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use support::{Lab, daemon};
 support::tests! {
     it_makes_what_kustomize_makes needs [Helm],
     its_permissions_are_those_of_the_manifests needs [Helm],
+    events_in_namespaces_need_no_right_elsewhere needs [Helm],
     rules_and_dashboard_are_the_files_of_the_repository needs [Helm],
     conditions_have_the_rights_of_the_manifests needs [Helm],
     it_is_clean needs [Helm],
@@ -140,6 +141,35 @@ fn its_permissions_are_those_of_the_manifests(_lab: &Lab) {
         let allowed = ["ipwatch", name];
         assert!(granted.iter().all(|role| allowed.contains(&role.as_str())), "{granted:?}");
     }
+}
+
+fn events_in_namespaces_need_no_right_elsewhere(lab: &Lab) {
+    let set =
+        "kubernetes.enabled=true,kubernetes.events=true,kubernetes.eventNamespaces={db,default}";
+    let made = template(&["--set", set]);
+    let named = |kind: &str| -> Vec<&Value> {
+        let is = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == "ipwatch-events";
+        made.iter().filter(is).collect()
+    };
+    assert!(named("ClusterRole").is_empty() && named("ClusterRoleBinding").is_empty());
+    let file = deploy().join("kubernetes/api/events-in-a-namespace.yaml");
+    let text = fs::read_to_string(file).unwrap();
+    for document in text.split("---\n") {
+        let mut wanted: Value = serde_norway::from_str(document).unwrap();
+        let all = named(wanted["kind"].as_str().unwrap());
+        let of = |one: &&Value| one["metadata"]["namespace"].as_str().unwrap().to_owned();
+        assert_eq!(all.iter().map(of).collect::<Vec<_>>(), ["db", "default"]);
+        for one in all {
+            wanted["metadata"]["namespace"] = one["metadata"]["namespace"].clone();
+            assert_eq!(one, &wanted);
+        }
+    }
+    let elsewhere =
+        |one: &&Value| !["Role", "RoleBinding"].contains(&one["kind"].as_str().unwrap());
+    let rest = made.iter().filter(elsewhere).cloned().collect();
+    let shown = shown(lab, &by_name(rest));
+    let line = "event_namespaces = [\"db\", \"default\"]";
+    assert!(shown.lines().any(|one| one.split("  # ").next() == Some(line)), "{shown}");
 }
 
 fn rules_and_dashboard_are_the_files_of_the_repository(_lab: &Lab) {
@@ -344,6 +374,8 @@ fn what_contradicts_itself_is_refused(_lab: &Lab) {
     for (set, word) in [
         ("metrics.podMonitor.enabled=true", "metrics.exposed"),
         ("kubernetes.events=true", "kubernetes.enabled"),
+        ("kubernetes.eventNamespaces={db}", "kubernetes.events"),
+        ("kubernetes.eventNamespaces={Db}", "eventNamespaces"),
         ("observeonly=true", "observeonly"),
         ("kubernetes.evnts=true", "evnts"),
         ("metrics.port=70000", "metrics.port"),

@@ -265,6 +265,10 @@ pub const KEYS: &[Key] = &[
          shows it.",
     ),
     Key::new(
+        "kubernetes.event_namespaces",
+        "The namespaces in which Events may be written; `default` has those about the Node. Empty: in all.",
+    ),
+    Key::new(
         "kubernetes.node_conditions",
         "Keep the conditions PodIPExhausted, PodIPHeld and PodIPConflict on this node's Node \
          object: `kubectl describe node` shows them.",

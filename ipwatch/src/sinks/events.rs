@@ -3,7 +3,8 @@
 //! Each finding has one Event, whose name is derived from the finding's id. A repetition, by this run or the next,
 //! updates this Event and increments its count. There is no queue of Events: the firing findings are kept, each with
 //! its newest note and the time at which it is sent next. An API server deletes Events after an hour, so they are
-//! repeated for as long as the finding fires.
+//! repeated for as long as the finding fires. Where the configuration names namespaces, none is sent to another; what is
+//! withheld is counted.
 //!
 //! - `note`: the contents of an Event.
 //! - `recorder`: the task that sends Events.
@@ -13,8 +14,8 @@ mod recorder;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,30 +66,38 @@ impl Default for Pace {
 #[derive(Debug)]
 pub struct Events {
     node: String,
+    /// Where Events may be written. Empty: everywhere.
+    namespaces: BTreeSet<String>,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
 impl Events {
-    /// Starts the task that sends Events with these credentials. `node`: the name of this node in the cluster. Must
-    /// be called within a tokio runtime.
-    pub(crate) fn start(door: Credentials, node: String) -> Self {
-        Self::at_pace(door, node, Pace::default())
+    /// Starts the task that sends Events with these credentials. `node`: the name of this node in the cluster.
+    /// `namespaces`: where Events may be written; if empty, everywhere. Must be called within a tokio runtime.
+    pub(crate) fn start(door: Credentials, node: String, namespaces: &[String]) -> Self {
+        Self::at_pace(door, node, namespaces, Pace::default())
     }
 
-    fn at_pace(door: Credentials, node: String, pace: Pace) -> Self {
+    fn at_pace(door: Credentials, node: String, namespaces: &[String], pace: Pace) -> Self {
+        let namespaces = namespaces.iter().cloned().collect();
         let shared = Arc::<Shared>::default();
         let task = tokio::spawn(Recorder::new(door, pace, Arc::clone(&shared)).run());
-        Self { node, shared, task }
+        Self { node, namespaces, shared, task }
     }
 
     /// Takes the current state of a finding. Never blocks.
     pub fn publish(&self, finding: &Finding) {
         // An acknowledged finding is not repeated.
-        if finding.status == Status::Firing && finding.acked.is_none() {
-            self.shared.firing(&finding.id, Note::of(finding, &self.node));
-        } else {
+        if finding.status != Status::Firing || finding.acked.is_some() {
             self.shared.over(&finding.id);
+            return;
+        }
+        let note = Note::of(finding, &self.node);
+        if self.namespaces.is_empty() || self.namespaces.contains(note.namespace()) {
+            self.shared.firing(&finding.id, note);
+        } else {
+            self.shared.withheld(&finding.id);
         }
     }
 
@@ -102,8 +111,15 @@ impl Events {
     #[must_use]
     pub fn standing(&self) -> (SourceStatus, String) {
         let Counters { count: Count { exported, dropped, waiting }, .. } = self.counters();
-        let line = format!("{exported} told, {dropped} dropped, {waiting} waiting");
-        match &self.shared.lock().trouble {
+        let mut line = format!("{exported} told, {dropped} dropped, {waiting} waiting");
+        let inner = self.shared.lock();
+        if !self.namespaces.is_empty() {
+            let withheld = inner.withheld;
+            line.push_str(&format!(
+                ", {withheld} withheld: not in a namespace of kubernetes.event_namespaces"
+            ));
+        }
+        match &inner.trouble {
             None => (SourceStatus::Active, line),
             Some(why) => {
                 (SourceStatus::Degraded, format!("{line}; it accepts none: {}", escape(why)))
@@ -149,8 +165,12 @@ struct Shared {
 struct Inner {
     /// Firing findings, by id.
     firing: BTreeMap<String, Series>,
+    /// Ids of findings that fire and whose namespace may have no Event; at most [`MOST`].
+    elsewhere: BTreeSet<String>,
     told: u64,
     dropped: u64,
+    /// Events that were not sent because their namespace may have none.
+    withheld: u64,
     failures: u64,
     trouble: Option<String>,
     ending: bool,
@@ -181,6 +201,7 @@ impl Shared {
     fn firing(&self, id: &str, note: Note) {
         let mut guard = self.lock();
         let inner = &mut *guard;
+        inner.elsewhere.remove(id);
         let (now, full) = (Instant::now(), inner.firing.len() == MOST);
         match inner.firing.entry(id.to_owned()) {
             Slot::Occupied(mut known) => {
@@ -205,10 +226,22 @@ impl Shared {
 
     fn over(&self, id: &str) {
         let mut inner = self.lock();
-        let waited = inner.firing.remove(id).is_some_and(|told| told.due <= Instant::now());
-        if waited && inner.telling.as_deref() != Some(id) {
-            inner.dropped += 1;
+        inner.elsewhere.remove(id);
+        inner.forget(id);
+    }
+
+    /// The namespace of the finding's Event may have none. A finding counts once while it fires, unless more than [`MOST`]
+    /// such findings do.
+    fn withheld(&self, id: &str) {
+        let mut inner = self.lock();
+        inner.forget(id);
+        if inner.elsewhere.contains(id) {
+            return;
         }
+        if inner.elsewhere.len() < MOST {
+            inner.elsewhere.insert(id.to_owned());
+        }
+        inner.withheld += 1;
     }
 
     /// The Event that has been due for longest; else when the next is due, if any.
@@ -289,6 +322,14 @@ impl Shared {
 }
 
 impl Inner {
+    /// Sends no Event about this finding any more. One that waited is dropped.
+    fn forget(&mut self, id: &str) {
+        let waited = self.firing.remove(id).is_some_and(|told| told.due <= Instant::now());
+        if waited && self.telling.as_deref() != Some(id) {
+            self.dropped += 1;
+        }
+    }
+
     fn failed(&mut self, why: String) -> bool {
         self.failures += 1;
         self.trouble.replace(why).is_none()

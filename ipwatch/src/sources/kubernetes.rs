@@ -46,7 +46,7 @@ pub(crate) use self::credentials::Credentials;
 pub(crate) use self::error::ApiError;
 use self::reflector::Kind;
 use crate::clock;
-use crate::fact::{Fact, Observation, Origin, Source, SourceName, SourceStatus};
+use crate::fact::{Fact, Name, Observation, Origin, Source, SourceName, SourceStatus};
 use crate::reading::Readings;
 use crate::sources::Emit;
 use crate::sources::socket::SocketPath;
@@ -69,6 +69,8 @@ pub struct Settings {
     pub calico: bool,
     /// Report findings that fire to the cluster, as Events: `sinks::events`.
     pub events: bool,
+    /// The namespaces in which Events may be written. Empty: in all.
+    pub event_namespaces: Vec<String>,
     /// Keep conditions about pod IPs on this node's Node object: `sinks::conditions`.
     pub node_conditions: bool,
     /// The name of this node in the cluster.
@@ -88,6 +90,7 @@ impl Default for Settings {
             whereabouts: false,
             calico: false,
             events: false,
+            event_namespaces: Vec::new(),
             node_conditions: false,
             node: None,
             cluster: None,
@@ -102,6 +105,11 @@ impl Settings {
         let socket = Some(&self.kubelet_socket).filter(|path| !path.as_os_str().is_empty());
         let paths = self.kubeconfig.iter().chain(&self.service_account).chain(socket);
         paths.map(PathBuf::as_path).find(|path| !path.is_absolute())
+    }
+
+    /// The first of the namespaces for Events that is no name of a namespace.
+    pub(crate) fn wrong_namespace(&self) -> Option<&str> {
+        self.event_namespaces.iter().map(String::as_str).find(|name| !Name::Namespace.fits(name))
     }
 
     /// How to reach the API server. `Err`: why it is not asked.

@@ -29,6 +29,13 @@
   value: "true"
 {{- end }}
 {{- end }}
+{{- with .eventNamespaces }}
+{{- if not $.Values.kubernetes.events }}
+{{- fail "kubernetes.eventNamespaces needs kubernetes.events" }}
+{{- end }}
+- name: IPWATCH_KUBERNETES__EVENT_NAMESPACES
+  value: {{ join "," . | quote }}
+{{- end }}
 {{- end }}
 {{- with .Values.metrics }}
 {{- if .enabled }}
@@ -45,22 +52,29 @@
 {{- end }}
 {{- end -}}
 
-{{/* A ClusterRole and its binding to ipwatch. */}}
+{{/* A ClusterRole and its binding to ipwatch; if a place is named, a Role in that namespace. */}}
 {{- define "ipwatch.role" -}}
+{{- $kind := ternary "Role" "ClusterRole" (hasKey . "place") -}}
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
+kind: {{ $kind }}
 metadata:
   name: {{ .name }}
+  {{- with .place }}
+  namespace: {{ . }}
+  {{- end }}
 rules:
   {{- toYaml .rules | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
+kind: {{ $kind }}Binding
 metadata:
   name: {{ .name }}
+  {{- with .place }}
+  namespace: {{ . }}
+  {{- end }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
-  kind: ClusterRole
+  kind: {{ $kind }}
   name: {{ .name }}
 subjects:
   - kind: ServiceAccount

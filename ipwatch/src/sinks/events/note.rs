@@ -47,6 +47,11 @@ impl Note {
         }
     }
 
+    /// The namespace of the Event: the pod's, or that of Events about nodes.
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// Path of the Events of the namespace.
     pub(super) fn all(&self) -> String {
         format!("/api/v1/namespaces/{}/events", self.namespace)

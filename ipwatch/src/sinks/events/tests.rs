@@ -115,8 +115,14 @@ fn pace() -> Pace {
 
 /// The sink with this server.
 fn run(url: &str, pace: Pace) -> (Events, tempfile::TempDir) {
+    only_in(&[], url, pace)
+}
+
+/// The same, where Events are only for these namespaces.
+fn only_in(namespaces: &[&str], url: &str, pace: Pace) -> (Events, tempfile::TempDir) {
     let (door, dir) = apiserver::credentials(url);
-    (Events::at_pace(door, "node-17".into(), pace), dir)
+    let namespaces: Vec<String> = namespaces.iter().map(ToString::to_string).collect();
+    (Events::at_pace(door, "node-17".into(), &namespaces, pace), dir)
 }
 
 async fn counted(events: &Events, fits: impl Fn(&Counters) -> bool) {
@@ -237,6 +243,40 @@ async fn a_pod_of_another_cluster_is_dropped_and_no_trouble() {
     counted(&events, |counters| counters.count.dropped == 1).await;
     let (status, detail) = events.standing();
     assert_eq!(status, SourceStatus::Active, "{detail}");
+}
+
+#[tokio::test]
+async fn no_namespace_has_an_event_but_those_of_the_configuration() {
+    let (cluster, url) = Cluster::start().await;
+    let (events, _dir) = only_in(&["db", "kube-system"], &url, pace());
+    let of = |id: &str, namespace: Option<&str>| {
+        let mut finding = updated(id).finding;
+        match (namespace, &mut finding.subject.pod) {
+            (Some(_), Some(pod)) => pod.namespace = namespace.map(ToOwned::to_owned),
+            (_, pod) => *pod = None,
+        }
+        finding
+    };
+    // Another namespace, twice; and a finding about the node, whose Events are in `default`.
+    events.publish(&of("a", Some("shop")));
+    events.publish(&of("a", Some("shop")));
+    events.publish(&of("b", None));
+    events.publish(&of("c", Some("db")));
+    let event = cluster.until(|event| event["count"] == 1).await;
+    assert_eq!(event["metadata"]["namespace"], "db");
+    assert!(events.standing().1.contains(", 2 withheld"), "{:?}", events.standing());
+    assert_eq!(events.standing().0, SourceStatus::Active);
+    // Its pod is known by another name later, and then ends.
+    events.publish(&of("c", Some("shop")));
+    events.publish(&resolved("c").finding);
+    events.publish(&of("a", Some("db")));
+    let is_a = |event: &Value| event["metadata"]["name"].as_str().unwrap().contains("-a-");
+    cluster.until(is_a).await;
+    assert!(events.standing().1.contains(", 3 withheld"), "{:?}", events.standing());
+    let counters = events.shutdown().await;
+    assert_eq!((counters.count.exported, counters.count.dropped), (2, 0));
+    let state = cluster.state();
+    assert!(state.asked.iter().all(|one| one.contains("/namespaces/db/")), "{state:?}");
 }
 
 #[tokio::test]
