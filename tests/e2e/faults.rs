@@ -2,11 +2,13 @@
 //! meanwhile, and names what it lacks.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::fs::inotify;
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 use serde_json::Value;
 use support::fuse::Hung;
@@ -21,6 +23,7 @@ support::tests! {
     where_proc_hides_processes_it_sees_them needs [Fuse],
     a_state_directory_that_hangs_is_waited_for needs [Fuse],
     killed_again_and_again_it_keeps_what_it_had needs [Fuse],
+    what_others_have_left_of_inotify_is_named needs [OwnMachine] @ Alone Kernel Stock,
     the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine] @ Alone Kernel Stock,
 }
 
@@ -199,6 +202,91 @@ fn killed_again_and_again_it_keeps_what_it_had(lab: &Lab) {
     let name = |file: std::io::Result<std::fs::DirEntry>| file.expect("an entry").file_name();
     let names: Vec<String> = files.map(|file| name(file).to_string_lossy().into_owned()).collect();
     assert!(!names.iter().any(|name| name.contains("corrupt")), "undamaged: {names:?}");
+}
+
+/// What inotify may have is by user, and root's is shared with every container that has no user namespace.
+fn what_others_have_left_of_inotify_is_named(lab: &Lab) {
+    let network = lab.subdir("networks/net");
+    let reserve = |host: u8| {
+        let path = network.join(lab.ip(host).to_string());
+        std::fs::write(path, format!("c{host}\r\neth0")).expect("reserve it");
+    };
+    let known = |daemon: &Daemon, host: u8| {
+        let all = daemon.list("reservations", &["query", "ipam", &lab.ip(host).to_string()]);
+        all.iter().any(|one| one["container_id"] == format!("c{host}"))
+    };
+    let config = config().networks(&[lab.subdir("net.d")], &lab.subdir("bin"));
+    let config = config.data_dir(&lab.subdir("networks"));
+    for (sysctl, mut host) in [("max_user_instances", 50), ("max_user_watches", 60)] {
+        reserve(host);
+        let limit = Limit::lower(sysctl, 64);
+        let taken = Hoard::new(lab, sysctl);
+        let daemon = Daemon::start_in(lab, &config, &lab.subdir(sysctl));
+        for source in ["host-local", "cni"] {
+            daemon.await_source(source);
+            let source = daemon.source(source).expect("the source");
+            let detail = source["detail"].as_str().expect("a detail");
+            assert_eq!(source["status"], "degraded", "{source}");
+            assert!(detail.contains(&format!("raise fs.inotify.{sysctl} (now 64)")), "{detail}");
+        }
+        let log = daemon.log();
+        assert!(log.contains(&format!("fs.inotify.{sysctl}")), "{log}");
+        assert!(!log.contains("LimitNOFILE"), "{log}");
+        until("what is there is known", 10, || known(&daemon, host));
+        host += 1;
+        reserve(host);
+        until("what comes is read", 20, || known(&daemon, host));
+        drop((taken, limit));
+        until("it watches again", 30, || {
+            let is_active = |name| daemon.source(name).is_some_and(|one| one["status"] == "active");
+            is_active("host-local") && is_active("cni")
+        });
+        host += 1;
+        reserve(host);
+        until("it is told by inotify", 10, || known(&daemon, host));
+        assert!(daemon.log().contains("works again"), "{}", daemon.log());
+    }
+}
+
+/// A limit of inotify for every user of this machine. It is as before when this is dropped.
+struct Limit(std::path::PathBuf, String);
+
+impl Limit {
+    fn lower(sysctl: &str, to: u32) -> Self {
+        let path = std::path::Path::new("/proc/sys/fs/inotify").join(sysctl);
+        let before = std::fs::read_to_string(&path).expect("a limit");
+        std::fs::write(&path, to.to_string()).expect("lower it");
+        Self(path, before)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        std::fs::write(&self.0, &self.1).expect("raise it again");
+    }
+}
+
+/// All that is left of inotify for root, as another program of root's takes it.
+struct Hoard {
+    _instances: Vec<OwnedFd>,
+}
+
+impl Hoard {
+    fn new(lab: &Lab, sysctl: &str) -> Self {
+        let new = || inotify::init(inotify::CreateFlags::CLOEXEC);
+        if sysctl == "max_user_instances" {
+            let _instances = std::iter::from_fn(|| new().ok()).take(4096).collect();
+            return Self { _instances };
+        }
+        let one = new().expect("an inotify instance");
+        let add = |n: usize| {
+            let dir = lab.subdir(&format!("watched/{n}"));
+            inotify::add_watch(&one, &dir, inotify::WatchFlags::CREATE)
+        };
+        let all = (0..4096).take_while(|n| add(*n).is_ok()).count();
+        assert!(all < 4096, "none is refused");
+        Self { _instances: vec![one] }
+    }
 }
 
 /// Only dates follow the clock; order and durations are the boot clock's.

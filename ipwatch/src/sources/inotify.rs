@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 
+use crate::bounded;
+
 /// In bytes, room for some hundred events.
 const BUFFER: usize = 16 * 1024;
 
@@ -193,8 +195,38 @@ impl Watches {
 /// Number of files that other threads may have closed between an error and the check of the limit.
 const CLOSED_SINCE: u64 = 16;
 
+/// A limit of inotify is reached. Its limits are by user (`inc_ucount`, kernel/ucount.c): all that other processes of the
+/// same uid have counts, also in containers without a user namespace of their own.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "inotify's limit for this user is reached, which other programs share: no {what} is left: raise fs.inotify.{sysctl}{}",
+    now(.value)
+)]
+struct Exhausted {
+    what: &'static str,
+    sysctl: &'static str,
+    value: Option<u64>,
+}
+
+fn now(value: &Option<u64>) -> String {
+    value.map(|value| format!(" (now {value})")).unwrap_or_default()
+}
+
+impl Exhausted {
+    fn new(what: &'static str, sysctl: &'static str) -> Self {
+        let path = Path::new("/proc/sys/fs/inotify").join(sysctl);
+        let value = bounded::read_text(&path, 32).ok().and_then(|text| text.trim().parse().ok());
+        Self { what, sysctl, value }
+    }
+}
+
+/// Whether a limit of inotify is the reason: files can then be read, but not watched.
+pub(super) fn is_exhausted(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<Exhausted>())
+}
+
 /// Explains an error if the kernel has run out of an inotify resource.
-fn scarce(error: io::Error) -> io::Error {
+pub(super) fn scarce(error: io::Error) -> io::Error {
     scarce_of(error, has_fds)
 }
 
@@ -210,15 +242,16 @@ fn has_fds() -> bool {
 /// which.
 fn scarce_of(error: io::Error, has_fds: impl FnOnce() -> bool) -> io::Error {
     use rustix::io::Errno;
-    let what = match Errno::from_io_error(&error) {
+    let exhausted = match Errno::from_io_error(&error) {
         Some(Errno::MFILE) if !has_fds() => {
-            "ipwatch has as many open files as it may: raise LimitNOFILE= (ulimit -n)"
+            let what = "ipwatch has as many open files as it may: raise LimitNOFILE= (ulimit -n)";
+            return io::Error::new(error.kind(), what);
         }
-        Some(Errno::MFILE) => "no inotify instance is left: raise fs.inotify.max_user_instances",
-        Some(Errno::NOSPC) => "no inotify watch is left: raise fs.inotify.max_user_watches",
+        Some(Errno::MFILE) => Exhausted::new("inotify instance", "max_user_instances"),
+        Some(Errno::NOSPC) => Exhausted::new("inotify watch", "max_user_watches"),
         _ => return error,
     };
-    io::Error::new(error.kind(), what)
+    io::Error::new(error.kind(), exhausted)
 }
 
 #[cfg(test)]
@@ -227,12 +260,14 @@ mod tests {
 
     #[test]
     fn what_has_run_out_is_named() {
-        let of = |errno: i32, has_fds| {
-            scarce_of(io::Error::from_raw_os_error(errno), || has_fds).to_string()
+        let of = |errno: i32, has_fds, word: &str| {
+            let error = scarce_of(io::Error::from_raw_os_error(errno), || has_fds);
+            assert!(error.to_string().contains(word), "{error}");
+            is_exhausted(&error)
         };
-        assert!(of(libc::EMFILE, false).contains("LimitNOFILE"));
-        assert!(of(libc::EMFILE, true).contains("max_user_instances"));
-        assert!(of(libc::ENOSPC, true).contains("max_user_watches"));
-        assert!(of(libc::EACCES, true).contains("denied"));
+        assert!(!of(libc::EMFILE, false, "LimitNOFILE"));
+        assert!(of(libc::EMFILE, true, "raise fs.inotify.max_user_instances (now "));
+        assert!(of(libc::ENOSPC, true, "raise fs.inotify.max_user_watches (now "));
+        assert!(!of(libc::EACCES, true, "denied"));
     }
 }

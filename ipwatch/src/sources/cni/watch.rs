@@ -44,6 +44,8 @@ struct Cache {
     watches: Option<Watches>,
     /// Whether everything must be read.
     anew: bool,
+    /// Why nothing is watched, and how it is read instead.
+    unwatched: Option<String>,
     entries: HashMap<PathBuf, Key>,
     /// Files that cannot be used, and why.
     unreadable: BTreeMap<PathBuf, String>,
@@ -72,6 +74,11 @@ impl FileFollower for Cache {
         self.anew = true;
     }
 
+    fn unwatched(&mut self, error: &io::Error) {
+        (self.watches, self.anew) = (None, true);
+        self.unwatched = Some(files::unwatched_because(error));
+    }
+
     fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
         let facts = self.facts()?;
         files::send(&self.emit, facts)?;
@@ -79,7 +86,7 @@ impl FileFollower for Cache {
     }
 
     async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
-        self.watches = None;
+        (self.watches, self.unwatched) = (None, None);
         let detail = format!("cannot watch the CNI result cache: {error}");
         self.standing.tell(&self.emit, Origin::Cni, NAME, SourceStatus::Down, detail).await
     }
@@ -92,6 +99,7 @@ impl Cache {
             emit,
             watches: None,
             anew: true,
+            unwatched: None,
             entries: HashMap::new(),
             unreadable: BTreeMap::new(),
             told_unreadable: BTreeMap::new(),
@@ -145,6 +153,7 @@ impl Cache {
                 }
             }
         }
+        self.unwatched = None;
         Ok(())
     }
 
@@ -244,13 +253,18 @@ impl Cache {
     fn state(&mut self, facts: &mut Vec<Fact>) {
         self.files(facts);
         let (status, detail) = match self.unreadable.iter().next() {
-            None => (SourceStatus::Active, String::new()),
+            None => match &self.unwatched {
+                None => (SourceStatus::Active, String::new()),
+                Some(why) => (SourceStatus::Degraded, why.clone()),
+            },
             Some((path, reason)) => {
                 let (path, reason) = (defused(&path.display().to_string()), defused(reason));
                 let detail = match self.unreadable.len() {
                     1 => format!("{path}: {reason}"),
                     files => format!("{path}: {reason}; {files} files in all"),
                 };
+                let both = self.unwatched.iter().cloned().chain([detail]);
+                let detail = both.collect::<Vec<_>>().join("; ");
                 (SourceStatus::Degraded, detail)
             }
         };

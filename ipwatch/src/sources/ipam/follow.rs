@@ -66,6 +66,8 @@ struct Follower {
     anew: bool,
     /// Whether a complete dump was reported.
     whole: bool,
+    /// Why nothing is watched, and how it is read instead.
+    unwatched: Option<String>,
     standing: Standing,
 }
 
@@ -102,6 +104,7 @@ impl Follower {
             leaving: BTreeMap::new(),
             anew: true,
             whole: false,
+            unwatched: None,
             standing: Standing::default(),
         }
     }
@@ -112,7 +115,9 @@ impl FileFollower for Follower {
         let watches = Watches::new(FILES)?;
         let fd = watches.fd()?;
         self.watches = Some(watches);
-        (self.anew, self.whole) = (true, false);
+        self.anew = true;
+        // Without watches every change was reported, though late.
+        self.whole &= self.unwatched.is_some();
         Ok(fd)
     }
 
@@ -120,8 +125,13 @@ impl FileFollower for Follower {
         self.anew = true;
     }
 
+    fn unwatched(&mut self, error: &io::Error) {
+        (self.watches, self.anew) = (None, true);
+        self.unwatched = Some(files::unwatched_because(error));
+    }
+
     async fn down(&mut self, error: &io::Error) -> Result<(), Closed> {
-        self.watches = None;
+        (self.watches, self.unwatched) = (None, None);
         let detail = format!("cannot watch its directories: {error}");
         match self.standing.change(self.store.name(), SourceStatus::Down, detail) {
             Some(changed) => self.out.tell(clock::now(), changed).await,
@@ -131,7 +141,7 @@ impl FileFollower for Follower {
 
     fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
         if std::mem::take(&mut self.anew) {
-            self.scan(true)?;
+            self.scan(self.unwatched.is_none())?;
         }
         loop {
             let (asked, more) = self.events()?;
@@ -250,6 +260,7 @@ impl Follower {
             for root in &self.roots {
                 may_look(followed(&root.path, |path| watches.follow(path)))?;
             }
+            self.unwatched = None;
         }
         self.in_place = false;
         let mut seen = HashSet::new();
@@ -438,7 +449,8 @@ impl Follower {
         }
         let beyond = Some(self.known.beyond()).filter(|beyond| *beyond > 0);
         let beyond = beyond.map(|more| format!("{more} entries are more than is followed"));
-        let trouble: Vec<_> = self.troubles.summary().into_iter().chain(beyond).collect();
+        let trouble = self.unwatched.clone().into_iter().chain(self.troubles.summary());
+        let trouble: Vec<_> = trouble.chain(beyond).collect();
         let status = if trouble.is_empty() { SourceStatus::Active } else { SourceStatus::Degraded };
         match self.standing.change(name, status, trouble.join("; ")) {
             Some(changed) => self.out.push(clock::now(), changed),

@@ -15,6 +15,7 @@ use tokio::io::Interest;
 
 use crate::fact::SourceName;
 use crate::reading::{self, Readings, Target};
+use crate::sources::inotify::scarce;
 use crate::sources::ready::ready;
 
 /// The source that `doctor` names if a directory hangs.
@@ -146,7 +147,7 @@ struct Follower {
 
 impl Follower {
     fn new(directories: Vec<PathBuf>) -> io::Result<Self> {
-        Ok(Self { directories, inotify: Inotify::init()?, ways: HashMap::new() })
+        Ok(Self { directories, inotify: Inotify::init().map_err(scarce)?, ways: HashMap::new() })
     }
 
     /// Reads the queued events. If the path to a directory may have changed, walks it again and returns what was found.

@@ -37,12 +37,13 @@ impl Following {
 }
 
 fn follow(prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
-    follow_refused(0, prepare, test);
+    follow_refused(0, broken, prepare, test);
 }
 
 /// A follower whose watches cannot be opened the first few times.
 struct Refused {
     times: u32,
+    why: fn() -> io::Error,
     cache: Cache,
 }
 
@@ -51,7 +52,7 @@ impl FileFollower for Refused {
         match self.times.checked_sub(1) {
             Some(left) => {
                 self.times = left;
-                Err(rustix::io::Errno::MFILE.into())
+                Err((self.why)())
             }
             None => self.cache.open(),
         }
@@ -59,6 +60,10 @@ impl FileFollower for Refused {
 
     fn read_anew(&mut self) {
         self.cache.read_anew();
+    }
+
+    fn unwatched(&mut self, error: &io::Error) {
+        self.cache.unwatched(error);
     }
 
     fn turn(&mut self) -> Result<Option<BootNs>, Stopped> {
@@ -70,14 +75,23 @@ impl FileFollower for Refused {
     }
 }
 
-fn follow_refused(times: u32, prepare: impl FnOnce(&Path), test: impl AsyncFnOnce(&mut Following)) {
+fn broken() -> io::Error {
+    rustix::io::Errno::MFILE.into()
+}
+
+fn follow_refused(
+    times: u32,
+    why: fn() -> io::Error,
+    prepare: impl FnOnce(&Path),
+    test: impl AsyncFnOnce(&mut Following),
+) {
     let dir = tempfile::tempdir().unwrap();
     prepare(dir.path());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (emit, facts) = Emit::channel(64);
         let paths = ["results", "cache/results"].map(|below| dir.path().join(below)).to_vec();
-        let new = move || Refused { times, cache: Cache::new(paths.clone(), emit.clone()) };
+        let new = move || Refused { times, why, cache: Cache::new(paths.clone(), emit.clone()) };
         let running = tokio::spawn(files::run(NAME, NAME, new, Readings::default(), None));
         test(&mut Following { dir, facts }).await;
         running.abort();
@@ -230,14 +244,32 @@ fn an_entry_in_both_directories_goes_with_the_last() {
     });
 }
 
-/// As if other processes of this user had used up the inotify instances.
+/// As if other processes of this user had used up the inotify watches.
+#[test]
+fn where_nothing_can_be_watched_it_is_read_all_the_same() {
+    let prepare = |dir: &Path| {
+        fs::create_dir_all(dir.join("results")).unwrap();
+        fs::write(dir.join("results/c"), sample("c", "10.0.0.4/24")).unwrap();
+    };
+    let full = || crate::sources::inotify::scarce(rustix::io::Errno::NOSPC.into());
+    follow_refused(1, full, prepare, async |following: &mut Following| {
+        let mut seen = following.next().await;
+        assert!(attached(&seen[1], "c"), "at once: {seen:?}");
+        let said = seen.iter().find_map(status).expect("how it stands");
+        assert_eq!(said.0, SourceStatus::Degraded);
+        assert!(said.1.contains("raise fs.inotify.max_user_watches"), "{said:?}");
+        following.until(&mut seen, |what| status(what) == Some((SourceStatus::Active, ""))).await;
+        assert!(seen.iter().all(|what| !gone(what, "c")), "{seen:?}");
+    });
+}
+
 #[test]
 fn where_inotify_breaks_it_is_tried_again() {
     let prepare = |dir: &Path| {
         fs::create_dir_all(dir.join("results")).unwrap();
         fs::write(dir.join("results/c"), sample("c", "10.0.0.4/24")).unwrap();
     };
-    follow_refused(1, prepare, async |following: &mut Following| {
+    follow_refused(1, broken, prepare, async |following: &mut Following| {
         let mut seen = following.next().await;
         let down = status(&seen[0]).expect("how it stands");
         assert!(down.0 == SourceStatus::Down && down.1.contains("open files"), "{down:?}");

@@ -295,6 +295,29 @@ fn a_directory_replaced_while_it_is_watched() {
     );
 }
 
+/// As where other processes of the user have used up what inotify has.
+#[test]
+fn without_watches_each_look_tells_what_has_changed() {
+    let mut following = Following::new(filled);
+    let all = following.settle();
+    let full = crate::sources::inotify::scarce(rustix::io::Errno::NOSPC.into());
+    following.follower.unwatched(&full);
+    let said = following.settle();
+    assert!(said.len() == 1 && said[0].contains("max_user_watches"), "nothing else: {said:?}");
+    following.reserve("cbr0/10.0.0.9", "nine");
+    assert_eq!(following.settle(), [""; 0], "until the next look");
+    following.follower.unwatched(&full);
+    let said = following.settle();
+    assert!(said.len() == 1 && said[0].contains("10.0.0.9"), "{said:?}");
+    // There are watches again.
+    following.follower.open().unwrap();
+    let said = following.settle();
+    assert_eq!(said, all[all.len() - 1..], "the source alone: what is known was told");
+    following.reserve("cbr0/10.0.0.10", "ten");
+    let said = following.settle();
+    assert!(said.len() == 1 && said[0].contains("10.0.0.10"), "{said:?}");
+}
+
 #[test]
 fn everything_is_read_again_after_an_overflow() {
     let most = bounded::read_text(Path::new("/proc/sys/fs/inotify/max_queued_events"), 64).unwrap();
