@@ -431,6 +431,18 @@ pub struct Probe {
     /// Number of events that no probe reported: two looks at all tasks found their effects. Absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<u64>,
+    /// Its programs told nothing and were attached again. Absent if they never were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached_again: Option<AttachedAgain>,
+}
+
+/// Programs that were attached again because the canary's event was not seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedAgain {
+    /// How often since the start.
+    pub times: u64,
+    /// Seconds since the last time.
+    pub ago_secs: u64,
 }
 
 /// The canary's result for an event.

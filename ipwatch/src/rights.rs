@@ -30,11 +30,19 @@ pub(crate) enum Rights {
     Search,
     /// Makes the network namespaces of the canary, and what is in them.
     Canary,
+    /// Attaches programs again.
+    Attach,
 }
 
 /// Of these [`Starter`] makes threads.
-const STARTED: [Rights; 5] =
-    [Rights::Read, Rights::EnterNetns, Rights::ReadProcesses, Rights::Search, Rights::Canary];
+const STARTED: [Rights; 6] = [
+    Rights::Read,
+    Rights::EnterNetns,
+    Rights::ReadProcesses,
+    Rights::Search,
+    Rights::Canary,
+    Rights::Attach,
+];
 
 impl Rights {
     fn set(self) -> CapabilitySet {
@@ -55,14 +63,17 @@ impl Rights {
             Rights::Canary => {
                 Rights::Read.set() | CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN
             }
+            // PERFMON: a kprobe (`perf_kprobe_event_init`, kernel/events/core.c, 5.8).
+            Rights::Attach => CapabilitySet::BPF | CapabilitySet::PERFMON,
         }
     }
 
-    /// What a thread keeps of what it has. CAP_SYS_ADMIN stands in for CAP_BPF where that is missing (`bpf_capable`,
-    /// include/linux/capability.h, 5.8).
+    /// What a thread keeps of what it has. CAP_SYS_ADMIN stands in for CAP_BPF and CAP_PERFMON where they are missing
+    /// (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, 5.8).
     fn of(self, had: CapabilitySet) -> CapabilitySet {
         let wanted = self.set();
-        let stands_in = wanted.contains(CapabilitySet::BPF) && !had.contains(CapabilitySet::BPF);
+        let both = CapabilitySet::BPF | CapabilitySet::PERFMON;
+        let stands_in = !had.contains(wanted & both);
         let wanted = if stands_in { wanted | CapabilitySet::SYS_ADMIN } else { wanted };
         had & wanted
     }
@@ -216,6 +227,7 @@ mod tests {
             ("ipwatch-looks", Rights::ReadProcesses.set()),
             ("ipwatch-search", Rights::Search.set()),
             ("ipwatch-canary", Rights::Canary.set()),
+            ("ipwatch-attach", Rights::Attach.set()),
             ("ipwatch-starter", all(&STARTED)),
             ("ipwatch-network", Rights::None.set()),
             ("names", Rights::None.set()),

@@ -7,13 +7,15 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use support::harness::FIGURE;
-use support::{Config, Daemon, Lab, daemon, poll, poorer};
+use support::{Config, Daemon, Lab, daemon, poll, poorer, sys};
 
 support::tests! {
     each_event_is_proven @ Alone Kernel Stock Rung,
     it_appears_nowhere_else @ Alone Kernel,
     another_daemon_reports_nothing_of_it @ Alone Kernel Stock,
     a_program_that_tells_nothing_is_found @ Alone,
+    a_program_whose_link_is_closed_is_attached_again @ Alone,
+    nobody_else_can_detach_its_links @ Alone Kernel Stock Rung,
     typed_loads_are_proven_too @ Alone,
     where_it_cannot_be_nothing_counts_as_not_seen,
     with_observe_only_there_is_none,
@@ -199,6 +201,73 @@ fn a_program_that_tells_nothing_is_found(lab: &Lab) {
     assert!(deaf.iter().all(|event| detail.contains(event)), "{source}");
     let text = String::from_utf8(daemon.ask(&["doctor"]).stdout).unwrap();
     assert_eq!(text.matches("attached, not seen  ").count(), deaf.len(), "{text}");
+    // That they were attached again has not helped, and is not tried each time that somebody asks.
+    let again = |probe: &Value| probe["attached_again"]["times"].as_u64();
+    let probes = [probes, proven(&daemon)];
+    for probe in probes.iter().flatten().filter(|probe| probe["status"] == "degraded") {
+        assert!(matches!(again(probe), Some(1 | 2)), "{probe}");
+    }
+}
+
+/// Their links are closed: the programs are loaded, and nothing calls them. (A release build has no such option.)
+fn a_program_whose_link_is_closed_is_attached_again(lab: &Lab) {
+    if probes_are_off() {
+        return;
+    }
+    let mut command = Command::new(daemon::binary());
+    let names = "tp_exec,rt_exec,tp_neigh_update,rt_neigh_update,fe_netns_init,kp_netns_init";
+    command.env("IPWATCH_TEST_DETACHED", names);
+    let mut daemon = Daemon::spawn_by(command, lab, &by_itself(), &lab.subdir("state"));
+    daemon.await_ready();
+    let mut seen = 0;
+    for probe in &proven(&daemon) {
+        let event = probe["event"].as_str().unwrap();
+        let was_closed = ["process-exec", "neighbour-update", "netns-created"].contains(&event);
+        let again = &probe["attached_again"];
+        if !is_ours(probe) || !was_closed {
+            assert!(again.is_null(), "{probe}");
+            continue;
+        }
+        seen += 1;
+        assert_eq!(again["times"], 1, "{probe}");
+        assert_eq!(probe["canary"]["verdict"], "seen", "{probe}");
+        assert_ne!(probe["status"], "degraded", "{probe}");
+        assert!(again["ago_secs"].as_u64() < Some(60), "{probe}");
+        let log = daemon.log();
+        let tells = |line: &str| line.contains("attached again: ") && line.contains(event);
+        assert!(log.lines().any(tells), "{event}: {log}");
+    }
+    // Under lockdown only some of them are there.
+    assert!(seen > 0 || !can_be_proven(&daemon), "none was attached");
+    let text = String::from_utf8(daemon.ask(&["doctor"]).stdout).unwrap();
+    assert_eq!(text.contains("it had told nothing"), seen > 0, "{text}");
+    let source = daemon.source("probes").expect("told");
+    assert!(!source["detail"].to_string().contains("not seen by the canary"), "{source}");
+}
+
+/// Root asks the kernel to detach each of the daemon's links.
+fn nobody_else_can_detach_its_links(lab: &Lab) {
+    let daemon = Daemon::start(lab, &by_itself());
+    if !can_be_proven(&daemon) {
+        return;
+    }
+    let mut kinds = std::collections::BTreeMap::new();
+    for fd in std::fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap().flatten() {
+        // Before 5.11 a link has no kind there.
+        let Ok(text) = std::fs::read_to_string(fd.path()) else { continue };
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let Some(id) = field("link_id:") else { continue };
+        let kind = field("link_type:").unwrap_or_default().to_owned();
+        let error = sys::detach_bpf_link(id.parse().unwrap()).expect_err("it was detached");
+        assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{kind}: {error}");
+        *kinds.entry(kind).or_insert(0) += 1;
+    }
+    println!("{FIGURE}links that others cannot detach: {kinds:?}");
+    assert!(!kinds.is_empty() || daemon::probes() == "kprobe", "no link");
+    for probe in &proven(&daemon) {
+        assert!(probe["status"] != "degraded" && probe["attached_again"].is_null(), "{probe}");
+    }
 }
 
 /// No netns can be created. That does not mean that the programs fail, and the daemon works as before.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -288,6 +288,31 @@ pub fn forbid(call: &str) -> io::Result<()> {
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
     refuse(number, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32)
+}
+
+/// Asks the kernel to detach what holds this link, as root can ask for any link (`link_detach`, kernel/bpf/syscall.c, 5.9).
+///
+/// # Errors
+/// There is no such link, or its kind cannot be detached by others.
+pub fn detach_bpf_link(id: u32) -> io::Result<()> {
+    // Of `enum bpf_cmd`, linux/bpf.h.
+    const LINK_GET_FD_BY_ID: libc::c_long = 30;
+    const LINK_DETACH: libc::c_long = 34;
+    let call = |command: libc::c_long, word: u32| {
+        // Both commands take no more than a word of 32 bits; the rest must be 0.
+        let attributes = [word, 0, 0, 0];
+        // SAFETY: the kernel reads as many bytes as it is told, and writes none for these commands.
+        let done = unsafe {
+            libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(&attributes))
+        };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) }
+    };
+    let fd = call(LINK_GET_FD_BY_ID, id)?;
+    let fd = i32::try_from(fd).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just given it to us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let raw = u32::try_from(fd.as_raw_fd()).map_err(io::Error::other)?;
+    call(LINK_DETACH, raw).map(drop)
 }
 
 /// Removes the limit of locked memory of a command, if this process may do that.

@@ -62,7 +62,7 @@ impl Default for Options {
             connections: 64,
             watchers: 16,
             head_timeout: Duration::from_secs(1),
-            answer_timeout: Duration::from_secs(20),
+            answer_timeout: Duration::from_secs(25),
             stall_timeout: Duration::from_secs(20),
             whole_timeout: Duration::from_secs(60),
         }

@@ -1,5 +1,6 @@
-//! When the canary runs (`crate::canary`), and what follows from it: an event that is attached but was not seen
-//! counts as not seen, here and in the map, and what can be read instead is polled.
+//! When the canary runs (`crate::canary`), and what follows from it: the programs of an event that is attached but was
+//! not seen are attached again. If that does not help, the event counts as not seen, here and in the map, and what can be
+//! read instead is polled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use super::dispatch::Dispatch;
 use super::start;
 use crate::canary::{self, Help, Verdict};
 use crate::clock;
-use crate::fact::{Observation, Sight};
+use crate::fact::{BootNs, Observation, Sight};
 use crate::rights::{Rights, Starter};
 use crate::sources::Emit;
-use crate::sources::probes::Standings;
+use crate::sources::probes::{Again, Standings};
 
 /// First run, after the start: the first netns are adopted by then.
 const FIRST: Duration = Duration::from_secs(5);
@@ -26,6 +27,8 @@ const AGAIN: Duration = Duration::from_secs(60);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(3600);
 /// The second run waits this many times longer than the first for what was not seen.
 const PATIENCE: u32 = 2;
+/// How often the programs of an event are attached again at most, until it is seen.
+const ATTEMPTS: u32 = 5;
 /// Minimum pause between two runs, however often somebody asks.
 const BETWEEN: Duration = Duration::from_secs(2);
 /// Maximum number of clients that wait for a run.
@@ -64,7 +67,7 @@ impl Keeper {
     pub(super) fn start(
         when: When,
         sweeps: bool,
-        standings: Arc<Standings>,
+        (standings, attacher): (Arc<Standings>, Arc<Again>),
         (dispatch, starter): (Dispatch, Starter),
         emit: Emit,
     ) -> Self {
@@ -76,6 +79,8 @@ impl Keeper {
         let (unsure, again) = (false, AGAIN);
         let keeping = Keeping {
             standings,
+            attacher,
+            attempts: BTreeMap::new(),
             dispatch,
             starter,
             emit,
@@ -101,6 +106,9 @@ impl Keeper {
 
 struct Keeping {
     standings: Arc<Standings>,
+    attacher: Arc<Again>,
+    /// Of events that were not seen: attempts to attach their programs again.
+    attempts: BTreeMap<&'static str, Attempts>,
     dispatch: Dispatch,
     starter: Starter,
     emit: Emit,
@@ -168,12 +176,71 @@ impl Keeping {
                 }
             }
         }
+        let again = self.attach_again(&verdicts).await;
+        if !again.is_empty()
+            && let Some(third) = self.run(1).await
+        {
+            for event in again {
+                let Some(verdict) = third.get(event) else { continue };
+                if matches!(verdict, Verdict::NotNow(_)) {
+                    continue;
+                }
+                if matches!(verdict, Verdict::Seen(_)) {
+                    tracing::warn!(event, "attached again: the probe had told nothing, and works");
+                    let calls = event == "cni-call";
+                    let lost = start::daemon_fact(Observation::Lost { count: None, calls });
+                    self.emit.send(vec![lost]).await?;
+                }
+                verdicts.insert(event, verdict.clone());
+            }
+        }
         let now = clock::now();
+        self.attempts.retain(|event, _| verdicts.get(event).is_some_and(unseen));
         self.unsure = verdicts.values().any(|verdict| matches!(verdict, Verdict::NotNow(_)));
         for (event, verdict) in verdicts {
             self.standings.proofs().set(event, verdict, now);
         }
         self.follow().await
+    }
+
+    /// Attaches the programs of events again that were not seen, and returns these events. Each is given some attempts, with
+    /// growing pauses however often somebody asks for a run.
+    async fn attach_again(
+        &mut self,
+        verdicts: &BTreeMap<&'static str, Verdict>,
+    ) -> Vec<&'static str> {
+        let now = clock::now();
+        let mut due = Vec::new();
+        for (event, verdict) in verdicts {
+            let is_unseen = matches!(verdict, Verdict::NotSeen(_));
+            if is_unseen && self.attempts.entry(event).or_default().take(now) {
+                due.push(*event);
+            }
+        }
+        if due.is_empty() {
+            return due;
+        }
+        let attacher = Arc::clone(&self.attacher);
+        let (done, attached) = oneshot::channel();
+        let work = move || {
+            let try_one = |event: &&'static str| match attacher.attach(event) {
+                Ok(()) => true,
+                Err(why) => {
+                    tracing::warn!(event = *event, "cannot be attached again: {why}");
+                    false
+                }
+            };
+            // Nobody waits any more if the daemon is shutting down.
+            let _ = done.send(due.into_iter().filter(try_one).collect::<Vec<_>>());
+        };
+        if let Err(error) = self.starter.spawn("attach", Rights::Attach, work) {
+            tracing::warn!("no program is attached again: {error}");
+        }
+        let again = attached.await.unwrap_or_default();
+        for event in &again {
+            self.standings.attached_again(event, clock::now());
+        }
+        again
     }
 
     /// One run, on a thread that may block.
@@ -232,6 +299,27 @@ impl Keeping {
     }
 }
 
+/// Attempts to attach the programs of one event again.
+#[derive(Debug, Default)]
+struct Attempts {
+    made: u32,
+    /// Not before this.
+    next: BootNs,
+}
+
+impl Attempts {
+    /// Whether to make one now.
+    fn take(&mut self, now: BootNs) -> bool {
+        if self.made == ATTEMPTS || now < self.next {
+            return false;
+        }
+        let pause = AGAIN * 2_u32.pow(self.made);
+        self.next = now.plus(pause.min(AGAIN_AT_MOST).as_nanos() as u64);
+        self.made += 1;
+        true
+    }
+}
+
 /// The pause until the next run, and the value of `again` after that.
 fn next(settled: bool, again: Duration) -> (Duration, Duration) {
     if settled { (DAILY, AGAIN) } else { (again, (again * 2).min(AGAIN_AT_MOST)) }
@@ -266,6 +354,13 @@ fn one(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_attached_again_a_few_times_at_most() {
+        let mut attempts = Attempts::default();
+        let seconds = (1..8000).filter(|second| attempts.take(BootNs(second * 1_000_000_000)));
+        assert_eq!(seconds.collect::<Vec<_>>(), [1, 61, 181, 421, 901]);
+    }
 
     #[test]
     fn what_is_not_settled_is_tried_again_less_and_less_often() {

@@ -197,7 +197,8 @@ pub(super) async fn start(
     {
         let (sweeps, out) = (!config.probes.sweep.is_zero(), emit.clone());
         let makers = (dispatch.clone(), starter);
-        *keeper = Some(Keeper::start(canary, sweeps, probes.standings(), makers, out));
+        let attached = (probes.standings(), probes.again());
+        *keeper = Some(Keeper::start(canary, sweeps, attached, makers, out));
     }
     let calls = Calls::new(&config.cni.logs, readings.clone(), emit);
     let first = vec![first, stores];

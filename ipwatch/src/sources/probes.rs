@@ -3,7 +3,8 @@
 //! The kernel half is `ipwatch-ebpf`. The files here:
 //! - `object`: the committed object file of the kernel half.
 //! - `btf`, `offsets`: the offsets in this kernel of the struct members that the programs read.
-//! - `ladder`: the events, and the ways (`rung`) to observe each; `attach`: tries one way; `kernel`: why the kernel refuses it.
+//! - `ladder`: the events, and the ways (`rung`) to observe each; `attach`: tries one way; `kernel`: why the kernel refuses it;
+//!   `again`: attaches again what tells nothing.
 //! - `plugins`: the directories of CNI plugins; `calls`: parses the records of their runs.
 //! - `ring`, `events`: reads the ring buffers, and turns records into facts. `tasks`: the same for tasks. `owed`: netns
 //!   of which events were not reported.
@@ -19,6 +20,7 @@
 //! reported as [`Observation::Task`](crate::fact::What::Task) with its new netns, even if that is the host's: this is
 //! how it leaves the old one.
 
+mod again;
 mod attach;
 mod btf;
 pub mod calls;
@@ -57,6 +59,7 @@ use crate::fact::{NetnsRef, Sight};
 use crate::sources::arp;
 use crate::sources::errors::chain;
 
+pub(crate) use again::Again;
 pub use owed::Owed;
 pub use plugins::PluginDirs;
 pub use ring::{Events, Losses};
@@ -155,6 +158,7 @@ pub enum ProbesError {
 pub struct Probes {
     ebpf: Arc<Mutex<Ebpf>>,
     standings: Arc<Standings>,
+    again: Arc<Again>,
     /// The socket that receives ARP. It works while it is open, and is never read.
     arp: Option<OwnedFd>,
     host: NetnsRef,
@@ -203,16 +207,16 @@ impl Probes {
         let dirs = PluginDirs::new(dirs, settings.plugin_dirs.clone());
         let mut loader = attach::Loader::new(&mut ebpf, &btf, &offsets, &kernel);
         let standings = ladder::climb(&mut loader, settings);
-        let arp = loader.into_arp();
+        let attached = loader.into_parts();
         drop(btf);
         give_memory_back();
-        Self::assemble(ebpf, standings, arp, host, dirs)
+        Self::assemble(ebpf, standings, attached, host, dirs)
     }
 
     fn assemble(
         mut ebpf: Ebpf,
         standings: Vec<ladder::Standing>,
-        arp: Option<OwnedFd>,
+        (arp, links): (Option<OwnedFd>, attach::Links),
         host: NetnsRef,
         plugin_dirs: PluginDirs,
     ) -> Result<Self, ProbesError> {
@@ -228,11 +232,13 @@ impl Probes {
         let debts = Owed::new(table, Arc::clone(&owed));
         let lost = Arc::new(ring::Lost { counts: Arc::clone(&counts), losses: sender, owed });
         let tasks = Tasks::new(tables, Arc::clone(&ebpf), Arc::clone(&lost));
+        let again = Again::new(Arc::clone(&ebpf), links, &standings);
         Ok(Self {
             tasks: Some(tasks),
             snapshots: Some(Snapshots { ebpf: Arc::clone(&ebpf), walk, walk_end, log }),
             ebpf,
             standings: Arc::new(Standings::new(standings, counts)),
+            again: Arc::new(again),
             arp,
             host,
             losses,
@@ -269,6 +275,11 @@ impl Probes {
     /// The state of the events, shared with the canary.
     pub(crate) fn standings(&self) -> Arc<Standings> {
         Arc::clone(&self.standings)
+    }
+
+    /// Attaches programs again.
+    pub(crate) fn again(&self) -> Arc<Again> {
+        Arc::clone(&self.again)
     }
 
     /// Whether tasks that start, exit and move between netns are seen. If not, only a task snapshot shows them.

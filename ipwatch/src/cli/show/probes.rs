@@ -94,7 +94,15 @@ fn why(probe: &Probe) -> String {
     let missed = probe.missed.map(|count| {
         format!("{count} were not told by it: a look at all tasks found what they had left")
     });
-    let why: Vec<&str> = missed.as_deref().into_iter().chain(probe.why.as_deref()).collect();
+    let again = probe.attached_again.as_ref().map(|again| {
+        let ago = text::span(again.ago_secs.cast_signed());
+        match again.times {
+            1 => format!("attached again {ago} ago: it had told nothing"),
+            times => format!("attached again {ago} ago, {times} times: it had told nothing"),
+        }
+    });
+    let why = again.as_deref().into_iter().chain(missed.as_deref()).chain(probe.why.as_deref());
+    let why: Vec<&str> = why.collect();
     why.join("; ")
 }
 

@@ -35,6 +35,7 @@ fn probe(event: &str, seen: Option<u64>) -> Probe {
         lost: None,
         canary: None,
         missed: None,
+        attached_again: None,
     }
 }
 

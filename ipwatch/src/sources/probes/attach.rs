@@ -1,10 +1,16 @@
-//! Loads and attaches single programs, and describes a kernel's refusal.
+//! Loads and attaches single programs, and describes a kernel's refusal. Nothing is pinned.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use aya::programs::fentry::FEntryLinkId;
+use aya::programs::fexit::FExitLinkId;
+use aya::programs::kprobe::KProbeLinkId;
+use aya::programs::raw_trace_point::RawTracePointLinkId;
+use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{
     BtfTracePoint, FEntry, FExit, Iter, KProbe, Program, ProgramError, RawTracePoint, SocketFilter,
 };
@@ -98,6 +104,64 @@ pub(super) struct Loader<'a> {
     kprobes: bool,
     /// The socket that receives ARP, once it is attached.
     arp: Option<OwnedFd>,
+    links: Links,
+}
+
+/// The links of programs, by the programs' names.
+pub(super) type Links = BTreeMap<&'static str, Link>;
+
+/// The link of one program.
+pub(super) enum Link {
+    TpBtf(BtfTracePointLinkId),
+    RawTp(RawTracePointLinkId),
+    Fentry(FEntryLinkId),
+    Fexit(FExitLinkId),
+    Kprobe(KProbeLinkId),
+}
+
+/// Attaches a program that is loaded. `None`: it has no link.
+pub(super) fn hold(
+    name: &str,
+    program: &mut Program,
+    attach: Attach,
+) -> Result<Option<Link>, ProgramError> {
+    if is_deaf(name) {
+        return Ok(None);
+    }
+    Ok(Some(match attach {
+        Attach::TpBtf(_) => {
+            let program: &mut BtfTracePoint = program.try_into()?;
+            Link::TpBtf(program.attach()?)
+        }
+        Attach::RawTp(hook) => {
+            let program: &mut RawTracePoint = program.try_into()?;
+            Link::RawTp(program.attach(hook)?)
+        }
+        Attach::Fentry(_) => {
+            let program: &mut FEntry = program.try_into()?;
+            Link::Fentry(program.attach()?)
+        }
+        Attach::Fexit(_) => {
+            let program: &mut FExit = program.try_into()?;
+            Link::Fexit(program.attach()?)
+        }
+        Attach::Kprobe(hook) | Attach::Kretprobe(hook) => {
+            let program: &mut KProbe = program.try_into()?;
+            Link::Kprobe(program.attach(hook, 0)?)
+        }
+        Attach::Iter(_) | Attach::Arp | Attach::TestRun => return Ok(None),
+    }))
+}
+
+/// Closes the link of a program.
+pub(super) fn let_go(program: &mut Program, link: Link) -> Result<(), ProgramError> {
+    match link {
+        Link::TpBtf(link) => <&mut BtfTracePoint>::try_from(program)?.detach(link),
+        Link::RawTp(link) => <&mut RawTracePoint>::try_from(program)?.detach(link),
+        Link::Fentry(link) => <&mut FEntry>::try_from(program)?.detach(link),
+        Link::Fexit(link) => <&mut FExit>::try_from(program)?.detach(link),
+        Link::Kprobe(link) => <&mut KProbe>::try_from(program)?.detach(link),
+    }
 }
 
 /// The kprobe PMU, through which programs are attached since 4.17.
@@ -111,12 +175,12 @@ impl<'a> Loader<'a> {
         kernel: &'a Kernel,
     ) -> Self {
         let kprobes = Path::new(KPROBE_PMU).exists();
-        Self { ebpf, btf, offsets, kernel, kprobes, arp: None }
+        Self { ebpf, btf, offsets, kernel, kprobes, arp: None, links: Links::new() }
     }
 
-    /// The socket that receives ARP, until it is dropped.
-    pub(super) fn into_arp(self) -> Option<OwnedFd> {
-        self.arp
+    /// The socket that receives ARP until it is dropped, and the links.
+    pub(super) fn into_parts(self) -> (Option<OwnedFd>, Links) {
+        (self.arp, self.links)
     }
 
     pub(super) fn offsets(&self) -> &Offsets {
@@ -145,7 +209,11 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    fn attach_one(&mut self, name: &str, attach: Attach) -> Result<(), (Stage, ProgramError)> {
+    fn attach_one(
+        &mut self,
+        name: &'static str,
+        attach: Attach,
+    ) -> Result<(), (Stage, ProgramError)> {
         let btf = self.btf;
         let program = self
             .ebpf
@@ -156,57 +224,57 @@ impl<'a> Loader<'a> {
             return Ok(());
         }
         let load = |error| (Stage::Load, error);
-        let hold = |error| (Stage::Attach, error);
+        let held = |error| (Stage::Attach, error);
         match attach {
             Attach::TpBtf(hook) => {
-                let program: &mut BtfTracePoint = program.try_into().map_err(load)?;
+                let program: &mut BtfTracePoint = (&mut *program).try_into().map_err(load)?;
                 program.load(hook, btf).map_err(load)?;
-                program.attach().map(drop).map_err(hold)
             }
-            Attach::RawTp(hook) => {
-                let program: &mut RawTracePoint = program.try_into().map_err(load)?;
+            Attach::RawTp(_) | Attach::TestRun => {
+                let program: &mut RawTracePoint = (&mut *program).try_into().map_err(load)?;
                 program.load().map_err(load)?;
-                program.attach(hook).map(drop).map_err(hold)
             }
             Attach::Fentry(hook) => {
-                let program: &mut FEntry = program.try_into().map_err(load)?;
+                let program: &mut FEntry = (&mut *program).try_into().map_err(load)?;
                 program.load(hook, btf).map_err(load)?;
-                program.attach().map(drop).map_err(hold)
             }
             Attach::Fexit(hook) => {
-                let program: &mut FExit = program.try_into().map_err(load)?;
+                let program: &mut FExit = (&mut *program).try_into().map_err(load)?;
                 program.load(hook, btf).map_err(load)?;
-                program.attach().map(drop).map_err(hold)
             }
-            Attach::Kprobe(hook) | Attach::Kretprobe(hook) => {
-                let program: &mut KProbe = program.try_into().map_err(load)?;
+            Attach::Kprobe(_) | Attach::Kretprobe(_) => {
+                let program: &mut KProbe = (&mut *program).try_into().map_err(load)?;
                 program.load().map_err(load)?;
-                program.attach(hook, 0).map(drop).map_err(hold)
             }
             Attach::Iter(kind) => {
-                let program: &mut Iter = program.try_into().map_err(load)?;
-                program.load(kind, btf).map_err(load)
+                let program: &mut Iter = (&mut *program).try_into().map_err(load)?;
+                program.load(kind, btf).map_err(load)?;
             }
             Attach::Arp => {
-                let program: &mut SocketFilter = program.try_into().map_err(load)?;
+                let program: &mut SocketFilter = (&mut *program).try_into().map_err(load)?;
                 program.load().map_err(load)?;
-                let sys = |call| move |io_error| hold(SyscallError { call, io_error }.into());
+                let sys = |call| move |io_error| held(SyscallError { call, io_error }.into());
                 let socket = arp::socket().map_err(sys("socket"))?;
-                program.attach(&socket).map_err(hold)?;
+                program.attach(&socket).map_err(held)?;
                 arp::listen(&socket).map_err(sys("bind"))?;
                 self.arp = Some(socket);
-                Ok(())
-            }
-            Attach::TestRun => {
-                let program: &mut RawTracePoint = program.try_into().map_err(load)?;
-                program.load().map_err(load)
+                return Ok(());
             }
         }
+        let mut link = hold(name, program, attach).map_err(held)?;
+        if is_detached(name)
+            && let Some(link) = link.take()
+        {
+            let_go(program, link).map_err(held)?;
+        }
+        self.links.extend(link.map(|link| (name, link)));
+        Ok(())
     }
 
     /// Unloads a program that was refused, or that belongs to the same way as one that was, so that it can be tried in
     /// another way.
     fn unload(&mut self, name: &str, attach: Attach) {
+        self.links.remove(name);
         let Some(program) = self.ebpf.program_mut(name) else { return };
         let outcome = match (attach, program) {
             (Attach::TpBtf(_), Program::BtfTracePoint(program)) => program.unload(),
@@ -231,6 +299,13 @@ impl<'a> Loader<'a> {
 /// would. Debug builds only.
 fn is_deaf(name: &str) -> bool {
     const TESTED: &str = "IPWATCH_TEST_DEAF";
+    cfg!(debug_assertions)
+        && std::env::var(TESTED).is_ok_and(|names| names.split(',').any(|one| one == name))
+}
+
+/// Whether a test requests that the link of a program is closed, as by a debugger. Debug builds only.
+fn is_detached(name: &str) -> bool {
+    const TESTED: &str = "IPWATCH_TEST_DETACHED";
     cfg!(debug_assertions)
         && std::env::var(TESTED).is_ok_and(|names| names.split(',').any(|one| one == name))
 }

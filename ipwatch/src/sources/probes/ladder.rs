@@ -365,6 +365,8 @@ pub(super) struct Standing {
     pub event: &'static str,
     /// The rung in use, if any.
     pub rung: Option<Rung>,
+    /// The programs in use.
+    pub programs: &'static [(&'static str, Attach)],
     hook: &'static str,
     /// Why no better rung is used.
     why: Why,
@@ -412,7 +414,7 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
     let lacking = event.needs.iter().find_map(|needed| loader.offsets().lacking(needed));
     if let Some(member) = lacking {
         why.add(None, Reason::Lacks(member));
-        return Standing { event: event.name, rung: None, hook: "", why };
+        return Standing { event: event.name, rung: None, programs: &[], hook: "", why };
     }
     for way in event.rungs {
         if forbid.contains(&way.rung) {
@@ -423,12 +425,13 @@ fn settle(event: &Event, loader: &mut Loader<'_>, forbid: &[Rung]) -> Standing {
             Ok(()) => {
                 let hook = way.programs.first().map_or("", |(_, attach)| attach.hook());
                 why.reached(way.rung);
-                return Standing { event: event.name, rung: Some(way.rung), hook, why };
+                let (rung, programs) = (Some(way.rung), way.programs);
+                return Standing { event: event.name, rung, programs, hook, why };
             }
             Err(refusal) => why.add(Some(way.rung), Reason::Refused(refusal)),
         }
     }
-    Standing { event: event.name, rung: None, hook: "", why }
+    Standing { event: event.name, rung: None, programs: &[], hook: "", why }
 }
 
 /// The kinds of records that an event's programs write.
@@ -474,6 +477,7 @@ pub(super) fn report(
                     seen: (!event.kinds.is_empty()).then_some(seen),
                     lost: Some(lost).filter(|lost| *lost > 0),
                     missed: None,
+                    attached_again: None,
                 },
                 None => fallen(event, why),
             }
@@ -512,6 +516,7 @@ fn fallen(event: &Event, why: Option<String>) -> contract::Probe {
         lost: None,
         canary: None,
         missed: None,
+        attached_again: None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! The state of each event while the probes are attached: its rung, and what the canary has shown about it since.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Rung, events::Counters, ladder, ring::Counts};
 use crate::canary::Proofs;
 use crate::clock;
 use crate::contract;
-use crate::fact::Sight;
+use crate::fact::{BootNs, Sight};
 
 /// Shared by the probes and the canary.
 pub(crate) struct Standings {
@@ -14,6 +15,8 @@ pub(crate) struct Standings {
     pub(super) counters: Arc<Counters>,
     counts: Arc<Counts>,
     proofs: Proofs,
+    /// How often the programs of an event were attached again, and when for the last time.
+    again: Mutex<BTreeMap<&'static str, (u64, BootNs)>>,
 }
 
 impl std::fmt::Debug for Standings {
@@ -24,7 +27,8 @@ impl std::fmt::Debug for Standings {
 
 impl Standings {
     pub(super) fn new(standings: Vec<ladder::Standing>, counts: Arc<Counts>) -> Self {
-        Self { standings, counters: Arc::default(), counts, proofs: Proofs::default() }
+        let (counters, again) = (Arc::default(), Mutex::default());
+        Self { standings, counters, counts, proofs: Proofs::default(), again }
     }
 
     /// Every event and how it is observed.
@@ -32,7 +36,29 @@ impl Standings {
         let now = clock::now();
         let proof = |event: &str| self.proofs.of(event, now);
         let seen = |kind| self.counters.seen(kind) + self.counts.seen(kind);
-        ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind), &proof)
+        let mut report =
+            ladder::report(&self.standings, &seen, &|kind| self.counts.of(kind), &proof);
+        let again = self.all_again();
+        for probe in &mut report {
+            let known = again.get(probe.event.as_str());
+            probe.attached_again = known.map(|(times, at)| contract::AttachedAgain {
+                times: *times,
+                ago_secs: now.since(*at) / 1_000_000_000,
+            });
+        }
+        report
+    }
+
+    /// Records that the programs of an event were attached again.
+    pub(crate) fn attached_again(&self, event: &'static str, at: BootNs) {
+        let mut all = self.all_again();
+        let (times, last) = all.entry(event).or_default();
+        (*times, *last) = (*times + 1, at);
+    }
+
+    fn all_again(&self) -> MutexGuard<'_, BTreeMap<&'static str, (u64, BootNs)>> {
+        // Each entry is complete whenever the lock is released.
+        self.again.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which kinds of events would be seen, so that their absence means something.

@@ -12,7 +12,8 @@ fn every_kind_of_event_belongs_to_one_event() {
 
 #[test]
 fn a_watch_that_was_asked_for_and_refused_is_shown_with_the_reason() {
-    let standing = |event, rung| Standing { event, rung, hook: "", why: Why::default() };
+    let standing =
+        |event, rung| Standing { event, rung, programs: &[], hook: "", why: Why::default() };
     let mut standings: Vec<Standing> =
         EVENTS.iter().map(|event| standing(event.name, Some(Rung::Kprobe))).collect();
     let arp = standings.iter_mut().find(|it| it.is_above_the_watch()).unwrap();
@@ -46,6 +47,7 @@ fn without_bpf_every_event_still_shows_with_the_reason() {
 fn what_is_attached_and_not_seen_is_degraded_and_says_what_is_done_instead() {
     let standing = |event: &Event| Standing {
         event: event.name,
+        programs: &[],
         rung: Some(Rung::TpBtf),
         hook: "",
         why: Why::default(),
@@ -98,6 +100,7 @@ fn a_rung_that_holds_shows_why_it_is_not_a_better_one() {
         .iter()
         .map(|event| Standing {
             event: event.name,
+            programs: &[],
             rung: (event.name == "ipv4-address").then_some(Rung::Kprobe),
             hook: "fib_inetaddr_event",
             why: why.clone(),
