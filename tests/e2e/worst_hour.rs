@@ -57,6 +57,11 @@ impl Stranger {
         Self { child, done }
     }
 
+    /// Whether it goes on, as a flood does until it is dropped.
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_none())
+    }
+
     fn is_done(&self) -> bool {
         self.done.exists()
     }
@@ -197,7 +202,7 @@ impl Flood {
 }
 
 /// Each runs on as many CPUs as the machine has for this user: they are shared with the daemon.
-pub(crate) const FLOODS: [Flood; 5] = [
+pub(crate) const FLOODS: [Flood; 8] = [
     Flood {
         name: "addresses",
         script: "ip link add d0 type veth peer name d1 && ip link set d0 up && \
@@ -216,6 +221,42 @@ pub(crate) const FLOODS: [Flood; 5] = [
     Flood { name: "links", script: "while :; do ip link add d0 type dummy; ip link del d0; done" },
     Flood { name: "processes", script: "while :; do /bin/true; done" },
     Flood { name: "netns", script: "while :; do unshare -n /bin/true; done" },
+    // Fifty netns at a time, each filled with links and neighbours; they go together.
+    Flood {
+        name: "netns that are full",
+        script: "for n in $(seq 50); do echo link add d$n type dummy; done >$0.batch && \
+                 echo link set d1 up >>$0.batch && \
+                 for n in $(seq 250); do \
+                   echo neigh add 10.9.0.$n lladdr 02:00:00:00:00:01 dev d1 nud permanent; \
+                 done >>$0.batch && \
+                 while :; do for n in $(seq 50); do \
+                   unshare -n /bin/sh -c \"ip -batch $0.batch; exec sleep 10\" & \
+                 done; wait; done",
+    },
+    // Processes that end at once, some of them after an exec, in netns that stay.
+    Flood {
+        name: "short processes",
+        script: "for n in $(seq 8); do \
+                   unshare -n /bin/sh -c 'while :; do (:) & (:) & (exec /bin/true) & wait; done' & \
+                 done; wait",
+    },
+    // Claims of IPs: two devices on a bridge of the user's have the same addresses. The kernel announces each (`arp_notify`,
+    // `ndisc_notify`), and the other device answers for it (duplicate address detection).
+    Flood {
+        name: "claims",
+        script: "ip link add br0 type bridge && ip link set br0 up && \
+                 for n in 1 2; do \
+                   ip link add p$n type veth peer name e$n && ip link set p$n master br0 up && \
+                   echo 1 >/proc/sys/net/ipv4/conf/e$n/arp_notify && \
+                   echo 1 >/proc/sys/net/ipv6/conf/e$n/ndisc_notify && ip link set e$n up || exit 1; \
+                   for m in $(seq 100); do \
+                     echo address add 10.9.0.$m/16 dev e$n; \
+                     echo address add fd00:9::$m/64 dev e$n; \
+                   done >$0.batch$n; \
+                 done && \
+                 while :; do for n in 1 2; do ip -batch $0.batch$n; done; \
+                   for n in 1 2; do ip address flush dev e$n scope global; done; done",
+    },
 ];
 
 /// security.md 4: a process that hangs in a pod was found after 29 s instead of 6. The time from the kill to the
@@ -244,10 +285,11 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
     };
     let quiet = found("nobody floods");
     for flood in FLOODS {
-        let strangers: Vec<Stranger> = (0..2).map(|n| flood.start(&open, n)).collect();
+        let mut strangers: Vec<Stranger> = (0..2).map(|n| flood.start(&open, n)).collect();
         let name = flood.name;
         std::thread::sleep(Duration::from_secs(4));
         let took = found(name);
+        assert!(strangers.iter_mut().all(Stranger::is_running), "{name}: it has ended");
         assert!(took <= 2.0 * quiet, "{name}: {took:.1} s, {quiet:.1} s where nobody floods");
         drop(strangers);
     }
