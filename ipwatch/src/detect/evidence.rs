@@ -246,6 +246,36 @@ pub(super) fn stop(runtime: Option<&str>, id: &str) -> Option<Command> {
     Some(client.value(id))
 }
 
+/// Keeps whatever may be given an IP away from the node while something is `still` wrong: pods by `kubectl cordon`. A
+/// container that docker or podman has and no kubelet made is in a network of theirs, for whose containers there is no such
+/// command, and perhaps no cluster. `pods` and `containers` say what not to start.
+pub(super) fn no_more(
+    map: &NodeMap,
+    container: Option<&str>,
+    (pods, containers): (Text, Text),
+    still: Command,
+) -> Step {
+    let known = container.and_then(|id| map.sandbox(id)).map(|entry| &entry.sandbox);
+    let is_theirs = |runtime: &str| matches!(runtime, "docker" | "podman");
+    if known.is_some_and(|known| known.pod.is_none() && is_theirs(&known.runtime)) {
+        return Step::advice(containers);
+    }
+    remedy::cordon(pods, map.boot().map_or("", |boot| &*boot.node), still)
+}
+
+/// What not to start where the next one may be given the IP.
+pub(super) fn may_be_given() -> (Text, Text) {
+    (
+        text!("Start no new pod here, it may be given this IP"),
+        text!("Start no new container in its network, it may be given this IP."),
+    )
+}
+
+/// What not to start where two have an IP, or are about to.
+pub(super) fn more_of_them() -> (Text, Text) {
+    (text!("Start no more pods here"), text!("Start no more containers in its network."))
+}
+
 /// Advice to use a runtime's own client.
 pub(super) fn by_its_client(what: Text, runtime: Option<&str>) -> Step {
     let client = match runtime {

@@ -8,7 +8,7 @@ use super::evidence::{self, By, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Grounds, IpamMismatch, Match, Netns, NodeMap, ReservationEntry};
-use crate::remedy::{self, Command, Step, kubernetes, said, text};
+use crate::remedy::{Command, Step, kubernetes, said, text};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[IpamMismatch<'_>], now: BootNs) -> Vec<Candidate> {
     let handed = disputes.iter().filter_map(|dispute| match dispute.grounds {
@@ -91,9 +91,9 @@ fn candidate(
 }
 
 fn remediation(map: &NodeMap, entry: &ReservationEntry, is_found: &Command) -> Vec<Step> {
-    let node = map.boot().map_or("", |boot| &*boot.node);
     let still = || is_found.clone();
-    let mut steps = vec![remedy::cordon(text!("Start no more pods here"), node, still())];
+    let container = entry.container_id.as_deref();
+    let mut steps = vec![evidence::no_more(map, container, evidence::more_of_them(), still())];
     let away = text!("End the new pod, only if it is still this one");
     let told = entry.container_id.as_deref().and_then(|id| map.sandbox_told(id)?.1);
     if let Some(pod) = &entry.pod {

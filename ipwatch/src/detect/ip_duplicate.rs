@@ -14,7 +14,7 @@ use super::run::{Again, Detector, Judged};
 use crate::fact::{BootNs, Holder as Held};
 use crate::finding::{Candidate, Code, Severity, Subject};
 use crate::map::{Duplicate, Holding, Kinds, Meeting, Netns, NodeMap, Thresholds};
-use crate::remedy::{self, Command, Step, Text, kubernetes, said, text, value};
+use crate::remedy::{Command, Step, Text, kubernetes, said, text, value};
 
 /// Number of holders, and of items of evidence, from which on those of further holders are not added.
 const JOINED: usize = 48;
@@ -193,10 +193,11 @@ fn remediation(
     now: BootNs,
 ) -> Vec<Step> {
     let ip = one.ip;
-    let node = map.boot().map_or("", |boot| &*boot.node);
-    let cordon = || remedy::cordon(text!("Start no more pods here"), node, is_found.clone());
+    let container = new.container.as_ref().and_then(|container| container.id.as_deref());
+    let more = evidence::more_of_them;
+    let no_more = || evidence::no_more(map, container, more(), is_found.clone());
     // Two untrusted netns are no reason to cordon a node.
-    let mut steps: Vec<Step> = witnessed.then(cordon).into_iter().collect();
+    let mut steps: Vec<Step> = witnessed.then(no_more).into_iter().collect();
     steps.extend([
         if one.is_ordered() { move_away(map, (ip, new), both, is_found, now) } else { find_the_newer(ip) },
         Step::look(

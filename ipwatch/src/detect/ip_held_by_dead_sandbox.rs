@@ -9,7 +9,7 @@ use super::run::{Again, Detector, Judged, Subject};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, SandboxVerdict, TaskEntry, Thresholds};
-use crate::remedy::{self, Command, Step, guard, said, text, value};
+use crate::remedy::{Command, Step, guard, said, text, value};
 
 pub(super) const DETECTOR: Detector = Detector::Each {
     listed_on: Kinds::NONE,
@@ -138,12 +138,8 @@ fn evidence(
 const TOLD: usize = 8;
 
 fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) -> Vec<Step> {
-    let node = map.boot().map_or("", |boot| &*boot.node);
-    let mut steps = vec![remedy::cordon(
-        text!("Start no new pod here, it may be given this IP"),
-        node,
-        is_found.clone(),
-    )];
+    let may_be_given = evidence::may_be_given();
+    let mut steps = vec![evidence::no_more(map, Some(sandbox), may_be_given, is_found.clone())];
     let tasks = || netns.tasks().filter_map(|key| map.task(key));
     let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));

@@ -26,7 +26,7 @@ use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
 use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
-use crate::remedy::{self, Command, Step, Text, said, text};
+use crate::remedy::{Step, Text, said, text};
 
 /// Maximum number of threads that are listed, and of which the proof is told.
 const THREADS: usize = 32;
@@ -130,6 +130,8 @@ fn candidate(
     // is not reused.
     let key = format!("{}/{}/{pid}", boot.boot_id, netns.identity);
     let is_found = evidence::is_found(Code::IpHeldByStuckProcess, &key);
+    let id = container.as_ref().and_then(|container| container.id.as_deref());
+    let no_more = || evidence::no_more(map, id, evidence::may_be_given(), is_found);
     Some(Candidate {
         code: Code::IpHeldByStuckProcess,
         key,
@@ -156,7 +158,7 @@ fn candidate(
         },
         remediation: match progress {
             Some(progress) => exit_progress::remediation(progress, limit()),
-            None => remediation(threads, witnessed.then_some((&*boot.node, is_found))),
+            None => remediation(threads, witnessed.then(no_more)),
         },
         caused_by: None,
         preexisting: first.preexisting,
@@ -329,13 +331,10 @@ fn impact(ip: IpAddr, pod: Option<&Pod>, container: Option<&Container>, witnesse
 }
 
 /// Steps for now, steps that free the process, and what not to do, in this order; `explain` shows them as NOW, FIX and
-/// DON'T. The node and the guard are for a pod's IP only: a netns that a user made is no reason to cordon a node.
-fn remediation(threads: &[(&TaskEntry, &LookEntry)], of_pod: Option<(&str, Command)>) -> Vec<Step> {
-    let is_pods = of_pod.is_some();
-    let cordon = of_pod.map(|(node, is_found)| {
-        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node, is_found)
-    });
-    let mut steps: Vec<Step> = cordon.into_iter().collect();
+/// DON'T. `no_more` is for a pod's IP only: a netns that a user made is no reason to cordon a node.
+fn remediation(threads: &[(&TaskEntry, &LookEntry)], no_more: Option<Step>) -> Vec<Step> {
+    let is_pods = no_more.is_some();
+    let mut steps: Vec<Step> = no_more.into_iter().collect();
     // Prefer a thread whose cause is known.
     let mut causes = threads.iter().map(|(task, entry)| (&task.key, Cause::of(&entry.look)));
     let known = causes.find(|(_, cause)| *cause != Cause::Other);

@@ -8,7 +8,7 @@ use super::evidence::{self, By, Proof};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Grounds, IpamMismatch, NodeMap};
-use crate::remedy::{self, Command, Step, said, text, value};
+use crate::remedy::{Command, Step, said, text, value};
 
 pub(super) fn detect(map: &NodeMap, disputes: &[IpamMismatch<'_>], now: BootNs) -> Vec<Candidate> {
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
@@ -75,7 +75,16 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
             value(store),
             whose
         ),
-        remediation: remediation(&boot.node, store, ip, is_found),
+        remediation: remediation(
+            evidence::no_more(
+                map,
+                subject.container.as_ref().and_then(|container| container.id.as_deref()),
+                evidence::may_be_given(),
+                is_found,
+            ),
+            store,
+            ip,
+        ),
         caused_by: None,
         // An address that was added after the first listing was seen to be added.
         preexisting: matches!(dispute.grounds, Grounds::Unreserved { .. })
@@ -84,9 +93,9 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
     })
 }
 
-fn remediation(node: &str, store: &str, ip: std::net::IpAddr, is_found: Command) -> Vec<Step> {
+fn remediation(no_more: Step, store: &str, ip: std::net::IpAddr) -> Vec<Step> {
     vec![
-        remedy::cordon(text!("Start no new pod here, it may be given this IP"), node, is_found),
+        no_more,
         Step::look(
             text!(
                 "End what holds it. This names it; its own finding, if there is one, says how. Without one the pod is \

@@ -558,3 +558,34 @@ fn a_leaked_netns_without_an_address_is_information() {
         assert_eq!(leaked.severity, severity, "{}", leaked.impact);
     }
 }
+
+/// `kubectl cordon` keeps no container of docker's or podman's away, and there may be no cluster.
+#[test]
+fn no_node_is_cordoned_for_a_container_that_no_kubelet_made() {
+    for (runtime, pod, cordons) in
+        [("docker", None, false), ("podman", None, false), ("docker", Some(pod_name()), true)]
+    {
+        let mut case = Case::pod();
+        case.source(runtime, SourceStatus::Active);
+        case.at(
+            3,
+            Observation::Cgroup { task: KEY, path: format!("/system.slice/{runtime}-{ID}.scope") },
+        );
+        for (ms, life) in
+            [(10, Life::Alive), (1_000, Life::Dead), (40_000, Life::Dead), (80_000, Life::Dead)]
+        {
+            let scope = Scope::Runtime { runtime: runtime.into() };
+            let told =
+                Sandbox { runtime: runtime.into(), pod: pod.clone(), ..sandbox(life, "exited") };
+            case.at(ms, Observation::Began(scope.clone()));
+            case.at(ms, Observation::Sandbox(told));
+            case.at(ms, Observation::Ended { scope, began: BootNs(ms * MS), complete: true });
+            case.wants(ms);
+        }
+        let found = detect(&case.0, BootNs(81_000 * MS), &Thresholds::default());
+        let dead = found.iter().find(|one| one.code == Code::IpHeldByDeadSandbox);
+        let lines = lines(dead.unwrap_or_else(|| panic!("{runtime}: {found:#?}")));
+        assert_eq!(lines.contains("kubectl cordon"), cordons, "{runtime}: {lines}");
+        assert_eq!(lines.contains("Start no new container in its network"), !cordons, "{lines}");
+    }
+}
