@@ -10,7 +10,10 @@ mod removal;
 pub use named::Named;
 pub use network::{Network, backup_name, diff, networks, replace};
 pub use program::{homes, is_same_program, put_program, runtime_conf_dirs, runtime_dirs};
-pub use removal::{is_unwrapped, mark_unwrapped, removal_command, unmark, why_needed};
+pub use removal::{
+    is_unwrapped, mark_network_unwrapped, mark_unwrapped, removal_command, unmark, unmark_network,
+    why_needed,
+};
 
 /// Directories of network configurations: of kubeadm, CRI-O and RKE2; of k3s; of RKE2's own containerd.
 pub const CONF_DIRS: [&str; 3] = [

@@ -138,7 +138,7 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     };
     // Checked under the lock, which `ipwatch cni uninstall` takes after it has set the mark: what is parked before is
     // released by it.
-    if install::is_unwrapped(&config.state_dir) {
+    if install::is_unwrapped(&config.state_dir, &config.name) {
         return cannot("the network is no longer wrapped, and nothing would release it");
     }
     let mut state = match parked::load(call) {

@@ -24,6 +24,8 @@ const PROGRAM: &str = "/usr/bin/ipwatch-ipam";
 /// The directories and files that the commands use.
 struct Places {
     conf: Vec<PathBuf>,
+    /// Directories of configurations that are known and were not named: the commands change nothing there.
+    others: Vec<PathBuf>,
     /// What was named on the command line, and is remembered by an installation.
     named: Named,
     /// Every directory that may contain plugins.
@@ -67,9 +69,13 @@ impl Places {
         }
         let of_runtimes = looked.iter().flatten().cloned().collect();
         let bin = or(&bin_dir, &install::BIN_DIRS, [of_runtimes, before.bin]);
-        let confs = install::runtime_conf_dirs(root);
+        let confs = [install::runtime_conf_dirs(root), before.conf];
+        let conf = or(&conf_dir, &install::CONF_DIRS, confs.clone());
+        let mut others = or(&[], &install::CONF_DIRS, confs);
+        others.retain(|dir| !conf.contains(dir));
         Self {
-            conf: or(&conf_dir, &install::CONF_DIRS, [confs, before.conf]),
+            conf,
+            others,
             named: Named { conf: conf_dir, bin: bin_dir },
             bin,
             looked,
@@ -167,6 +173,7 @@ fn put(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outc
 fn unmark_all(networks: &[Network]) {
     for config in networks.iter().flat_map(Network::configs) {
         install::unmark(&config.state_dir);
+        install::unmark_network(&config.state_dir, &config.name);
     }
 }
 
@@ -186,14 +193,19 @@ fn update(places: &Places, text: &mut String) -> anyhow::Result<Outcome> {
 fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Outcome> {
     let networks = install::networks(&places.conf);
     let plan = plan(&networks, false, text);
+    let (configs, others): (Vec<Config>, _) =
+        (networks.iter().flat_map(Network::configs).collect(), Others::of(places));
     if dry_run {
         show(&networks, &plan, text);
         for (network, entry) in all_parked(places) {
+            let is_meant = |config: &Config| config.name == network && !others.has_network(config);
+            if others.file.is_some() && !configs.iter().any(is_meant) {
+                continue;
+            }
             say(text, &format!("would release {}", described(&network, &entry)));
         }
         return Ok(Outcome::Fine);
     }
-    let configs: Vec<Config> = networks.iter().flat_map(Network::configs).collect();
     change(places, &networks, &plan, text)?;
     let left = install::networks(&places.conf);
     if let Some(left) = left.iter().find(|network| network.may_name_it()) {
@@ -206,11 +218,18 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
     // An ADD that has read a configuration before looks for the mark in the directory that it names.
     let named = configs.iter().map(|config| &config.state_dir);
     for dir in BTreeSet::from_iter(named.chain([&places.parked])) {
+        if others.park_in(dir) {
+            continue;
+        }
         install::mark_unwrapped(dir, !plan.is_empty())
             .with_context(|| format!("cannot write to {}", dir.display()))?;
     }
     let boot = boot();
-    for config in &configs {
+    for config in configs.iter().filter(|config| !others.has_network(config)) {
+        if others.park_in(&config.state_dir) {
+            install::mark_network_unwrapped(&config.state_dir, &config.name)
+                .with_context(|| format!("cannot write to {}", config.state_dir.display()))?;
+        }
         let place = parked::Place {
             state_dir: &config.state_dir,
             socket: &config.socket,
@@ -222,6 +241,14 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
         told(&config.name, done, text).with_context(|| {
             format!("try again with `ipwatch cni release --force --parked-dir {dir}`")
         })?;
+    }
+    if let Some(file) = &others.file {
+        // What else is parked there may be theirs, and their pods need the program.
+        for program in copies(places) {
+            let (program, file) = (program.display(), file.display());
+            say(text, &format!("{program} stays: {file} names it"));
+        }
+        return Ok(Outcome::Fine);
     }
     release(places, None, true, text)?;
     if let Some(why) = install::why_needed(&places.parked, &places.cache) {
@@ -241,6 +268,34 @@ fn take(places: &Places, dry_run: bool, text: &mut String) -> anyhow::Result<Out
         }
     }
     Ok(Outcome::Fine)
+}
+
+/// Networks that stay wrapped, because their configurations are in directories that were not named.
+struct Others {
+    /// A file that names the program, if any.
+    file: Option<PathBuf>,
+    configs: Vec<Config>,
+}
+
+impl Others {
+    fn of(places: &Places) -> Self {
+        let mut networks = install::networks(&places.others);
+        networks.retain(Network::may_name_it);
+        let configs = networks.iter().flat_map(Network::configs).collect();
+        Self { file: networks.into_iter().next().map(|network| network.path), configs }
+    }
+
+    /// Whether one of them parks in this state directory.
+    fn park_in(&self, state_dir: &Path) -> bool {
+        self.configs.iter().any(|config| config.state_dir == state_dir)
+    }
+
+    /// Whether one of them is the same network in the same state directory.
+    fn has_network(&self, one: &Config) -> bool {
+        let same =
+            |config: &Config| (&config.state_dir, &config.name) == (&one.state_dir, &one.name);
+        self.configs.iter().any(same)
+    }
 }
 
 /// The program's copies among the plugins, which are not the package's: they outlive it.
@@ -333,7 +388,7 @@ fn status(places: &Places, text: &mut String) {
             );
         }
         for config in networks.iter().flat_map(Network::configs) {
-            if install::is_unwrapped(&config.state_dir) {
+            if install::is_unwrapped(&config.state_dir, &config.name) {
                 say(
                     text,
                     &format!(

@@ -55,15 +55,34 @@ pub fn mark_unwrapped(state_dir: &Path, anew: bool) -> io::Result<()> {
     files::replace(&mark, b"", Attributes::PRIVATE)
 }
 
-/// Whether no configuration names the program any more, as far as is recorded.
-#[must_use]
-pub fn is_unwrapped(state_dir: &Path) -> bool {
-    fs::symlink_metadata(state_dir.join(MARK)).is_ok()
+/// Records the same of one network, where configurations of others still name the program and this state directory.
+///
+/// # Errors
+/// It cannot be written.
+pub fn mark_network_unwrapped(state_dir: &Path, network: &str) -> io::Result<()> {
+    make_dir(state_dir)?;
+    files::replace(&mark_of(state_dir, network), b"", Attributes::PRIVATE)
 }
 
-/// Removes the record: a configuration names the program again, or the program was removed.
+fn mark_of(state_dir: &Path, network: &str) -> PathBuf {
+    state_dir.join(format!("{network}.{MARK}"))
+}
+
+/// Whether no configuration of the network names the program any more, as far as is recorded.
+#[must_use]
+pub fn is_unwrapped(state_dir: &Path, network: &str) -> bool {
+    let marks = [state_dir.join(MARK), mark_of(state_dir, network)];
+    marks.iter().any(|mark| fs::symlink_metadata(mark).is_ok())
+}
+
+/// Removes the record of all networks: a configuration names the program again, or the program was removed.
 pub fn unmark(state_dir: &Path) {
     let _ = fs::remove_file(state_dir.join(MARK));
+}
+
+/// Removes the record of one network.
+pub fn unmark_network(state_dir: &Path, network: &str) {
+    let _ = fs::remove_file(mark_of(state_dir, network));
 }
 
 /// Why the program must stay although no configuration names it, and until when. `None`: it can be removed.

@@ -48,6 +48,43 @@ fn a_relative_directory_is_remembered_as_an_absolute_one() {
     assert_eq!((places.parked, places.cache), (here.join("parked"), here.join("parked/results")));
 }
 
+/// Two directories of configurations, of which the second is known since an installation named it.
+#[test]
+fn what_was_not_named_goes_on_parking_and_keeps_the_program() {
+    let root = tempfile::tempdir().unwrap();
+    let [conf, trial, bin, parked] =
+        ["net.d", "trial.d", "bin", "parked"].map(|name| root.path().join(name));
+    for (dir, name) in [(&conf, "net"), (&trial, "trial")] {
+        fs::create_dir(dir).unwrap();
+        let list = serde_json::json!({ "name": name, "plugins": [{ "type": "bridge", "ipam": {
+            "type": "ipwatch-ipam", "stateDir": parked, "delegate": { "type": "host-local" },
+        } }] });
+        fs::write(dir.join("10-net.conflist"), list.to_string()).unwrap();
+    }
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("ipwatch-ipam"), "").unwrap();
+    Named::add(&parked, &[conf.clone(), trial.clone()], &[]).unwrap();
+    let mut text = String::new();
+    let uninstall = |dir: &Path, text: &mut String| {
+        take(&places(root.path(), named(&[dir], &[&bin], &parked)), false, text).unwrap();
+    };
+    uninstall(&trial, &mut text);
+    let wrapped = |dir: &Path| install::networks(&[dir.to_owned()]).iter().any(Network::is_wrapped);
+    assert!(!wrapped(&trial) && wrapped(&conf), "{text}");
+    assert!(!install::is_unwrapped(&parked, "net"), "it goes on parking: {text}");
+    assert!(
+        install::is_unwrapped(&parked, "trial"),
+        "an ADD that has read it before parks nothing"
+    );
+    assert!(
+        bin.join("ipwatch-ipam").exists() && text.contains("10-net.conflist names it"),
+        "{text}"
+    );
+    // The last one.
+    uninstall(&conf, &mut text);
+    assert!(install::is_unwrapped(&parked, "net"), "{text}");
+}
+
 #[test]
 fn nothing_is_parked_after_uninstall_whatever_the_state_directory_is() {
     let root = tempfile::tempdir().unwrap();
@@ -63,12 +100,13 @@ fn nothing_is_parked_after_uninstall_whatever_the_state_directory_is() {
     status(&places, &mut text);
     assert!(!text.contains("parks nothing"), "{text}");
     take(&places, false, &mut text).unwrap();
-    assert!(install::is_unwrapped(&parked) && install::is_unwrapped(&other), "{text}");
+    let is_unwrapped = |dir: &Path| install::is_unwrapped(dir, "net");
+    assert!(is_unwrapped(&parked) && is_unwrapped(&other), "{text}");
     // A person puts the wrapped file back.
     fs::write(&file, serde_json::to_string_pretty(&list).unwrap()).unwrap();
     text.clear();
     status(&places, &mut text);
     assert!(text.contains("WARNING: network net parks nothing"), "{text}");
     unmark_all(&install::networks(&places.conf));
-    assert!(install::is_unwrapped(&parked) && !install::is_unwrapped(&other));
+    assert!(is_unwrapped(&parked) && !is_unwrapped(&other));
 }
