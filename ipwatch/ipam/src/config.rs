@@ -180,7 +180,9 @@ impl Config {
     }
 
     /// The input of the delegate for GC, with the parked reservations added to the lists of valid attachments that it has
-    /// (1.1.0 specifies `cni.dev/valid-attachments`; libcni also writes `cni.dev/attachments`).
+    /// (1.1.0 specifies `cni.dev/valid-attachments`; libcni also writes `cni.dev/attachments`). A `null` is an empty list: of
+    /// a runtime without containers libcni writes Go's nil slice (`GCNetworkList`, libcni/api.go, 1.2). Without a list the
+    /// delegate is not told what is valid, and is not told so here either.
     #[must_use]
     pub fn for_gc<'a>(&self, parked: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
         let mut whole = self.with_delegate();
@@ -188,8 +190,10 @@ impl Config {
             .map(|(id, ifname)| serde_json::json!({ "containerID": id, "ifname": ifname }))
             .collect();
         for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
-            if let Some(Value::Array(valid)) = whole.get_mut(key) {
-                valid.extend(parked.iter().cloned());
+            match whole.get_mut(key) {
+                Some(Value::Array(valid)) => valid.extend(parked.iter().cloned()),
+                Some(none @ Value::Null) if !parked.is_empty() => *none = parked.clone().into(),
+                _ => {}
             }
         }
         written(&whole)
@@ -318,6 +322,24 @@ mod tests {
         assert_eq!(valid.len(), 2);
         assert_eq!(valid[1], json!({ "containerID": "p", "ifname": "ipwparked" }));
         assert!(given.get("cni.dev/attachments").is_none());
+    }
+
+    /// A node was drained, and what is stuck there still has its address.
+    #[test]
+    fn gc_of_a_runtime_without_containers_spares_what_is_parked() {
+        let whole = json!({
+            "name": "net", "ipam": { "delegate": delegate() },
+            "cni.dev/valid-attachments": null, "cni.dev/attachments": null,
+        });
+        let config = Config::read(whole.to_string().as_bytes()).unwrap();
+        let given = |parked: &[(&str, &str)]| -> Value {
+            serde_json::from_slice(&config.for_gc(parked.iter().copied())).unwrap()
+        };
+        let parked = json!([{ "containerID": "p", "ifname": "ipwparked" }]);
+        for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
+            assert_eq!(given(&[("p", "ipwparked")])[key], parked, "{key}");
+            assert_eq!(given(&[])[key], Value::Null, "{key}: as the runtime wrote it");
+        }
     }
 
     #[test]

@@ -104,25 +104,33 @@ fn who_has(call: &Call, ips: &[IpAddr]) -> Option<Found> {
                 return None;
             }
         };
-        let is =
-            |state| told.addresses.iter().any(|one| one.state == state && ips.contains(&one.ip));
-        if is(Holding::Held) {
-            let mut held = told.addresses;
-            held.retain(|one| one.state == Holding::Held && ips.contains(&one.ip));
-            return Some(Found { held, usable: told.usable });
+        match most_urgent(&told.addresses, ips) {
+            Holding::Held => {
+                let mut held = told.addresses;
+                held.retain(|one| one.state == Holding::Held && ips.contains(&one.ip));
+                return Some(Found { held, usable: told.usable });
+            }
+            // Its DEL frees the IP first and then removes the device, as usual.
+            Holding::Leaving => {
+                deadline.left()?;
+                std::thread::sleep(PAUSE);
+            }
+            Holding::Unknown => {
+                call.count(Event::Unknown);
+                call.say(&format!("ipwatch does not know whether {} is held", list(ips)));
+                return None;
+            }
+            Holding::Free => return None,
         }
-        if is(Holding::Unknown) {
-            call.count(Event::Unknown);
-            call.say(&format!("ipwatch does not know whether {} is held", list(ips)));
-            return None;
-        }
-        if !is(Holding::Leaving) {
-            return None;
-        }
-        // Its DEL frees the IP first and then removes the device, as usual.
-        deadline.left()?;
-        std::thread::sleep(PAUSE);
     }
+}
+
+/// What the answer about some addresses calls for. One of which nothing is known does not hide that another one is about to
+/// go, and nobody else's address counts.
+fn most_urgent(told: &[Address], ips: &[IpAddr]) -> Holding {
+    let is = |state: &Holding| told.iter().any(|one| one.state == *state && ips.contains(&one.ip));
+    let urgent = [Holding::Held, Holding::Leaving, Holding::Unknown].into_iter().find(is);
+    urgent.unwrap_or(Holding::Free)
 }
 
 fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
@@ -145,7 +153,7 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
         Ok(state) => state,
         Err(error) => return cannot(&error.to_string()),
     };
-    if drop_phantoms(&mut state, ips, &call.environment.path) >= most(found.usable) {
+    if !has_room(call, &mut state, ips, most(found.usable)) {
         let _ = state.write(&config.state_dir, &config.name);
         cannot("the maximum number of addresses is parked already");
         return Outcome::Full;
@@ -194,15 +202,54 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
     Outcome::GivenBack(None)
 }
 
-/// Drops the entries of these addresses: the store has just assigned them to another container, so somebody has removed
-/// their parked reservations. Returns the number of other entries.
-fn drop_phantoms(state: &mut State, ips: &[IpAddr], path: &[PathBuf]) -> usize {
-    let is_phantom = |entry: &Entry| entry.ips.iter().any(|ip| ips.contains(ip));
-    // The address of the other family may still be reserved.
-    state
-        .parked
-        .retain(|entry| !is_phantom(entry) || parked::release(entry, path, parked::STEP).is_err());
-    state.parked.iter().filter(|entry| !is_phantom(entry)).count()
+/// Whether the store has just assigned one of an entry's addresses to another container, so that somebody has removed its
+/// parked reservation.
+fn is_phantom(entry: &Entry, ips: &[IpAddr]) -> bool {
+    entry.ips.iter().any(|ip| ips.contains(ip))
+}
+
+/// Drops the phantoms. Of an entry of both families the address of the other one may still be reserved.
+fn drop_phantoms(state: &mut State, ips: &[IpAddr], path: &[PathBuf]) {
+    state.parked.retain(|entry| {
+        !is_phantom(entry, ips) || parked::release(entry, path, parked::STEP).is_err()
+    });
+}
+
+/// Whether these addresses may be parked beside what is parked already, and at most so many in all. After each call one entry
+/// is released of those that are no longer held, which may be too late for this one: then it is released now.
+fn has_room(call: &Call, state: &mut State, ips: &[IpAddr], most: usize) -> bool {
+    drop_phantoms(state, ips, &call.environment.path);
+    let is_full =
+        |state: &State| state.parked.iter().filter(|entry| !is_phantom(entry, ips)).count() >= most;
+    if is_full(state) {
+        make_room(call, state);
+    }
+    !is_full(state)
+}
+
+/// Releases an entry that is no longer held, to park another address in its place.
+fn make_room(call: &Call, state: &mut State) {
+    let (verdicts, now) = (parked::judge_for(call, state), time::now().as_secs());
+    let is_over = |at: usize, entry: &Entry| {
+        entry.is_due(now) && verdicts.get(at).is_some_and(|verdict| verdict.is_over())
+    };
+    let at = state.parked.iter().enumerate().position(|(at, entry)| is_over(at, entry));
+    if let Some(at) = at {
+        release(call, state, at, now);
+    }
+}
+
+/// Releases an entry because this call needs its address or its place. Returns whether that was done.
+fn release(call: &Call, state: &mut State, at: usize, now: u64) -> bool {
+    let Some(entry) = state.parked.get_mut(at) else { return false };
+    if let Err(why) = parked::release(entry, &call.environment.path, parked::QUICK) {
+        call.say(&format!("{} cannot be released: {why}", entry.id));
+        entry.put_off(now);
+        return false;
+    }
+    state.parked.remove(at);
+    call.count(Event::Released);
+    true
 }
 
 /// Runs ADD under a parked id. Returns whether it got exactly the requested addresses.
@@ -277,24 +324,26 @@ fn with_room(
     {
         return Err(failure);
     }
-    let Some(entry) = state.parked.get_mut(at) else { return Ok(failed) };
-    let released = parked::release(entry, &call.environment.path, parked::QUICK);
-    if let Err(why) = &released {
-        call.say(&format!("{} cannot be released: {why}", entry.id));
-        entry.put_off(now);
-    } else {
-        state.parked.remove(at);
-        call.count(Event::Released);
-    }
+    let is_released = release(call, &mut state, at, now);
     if may_write {
         let _ = state.write(&config.state_dir, &config.name);
     }
     drop(lock);
-    if released.is_err() {
+    if !is_released {
         return Ok(failed);
     }
     let answer = call.add()?;
-    Ok(if answer.is_ok() && !is_over { given(call, answer, &who) } else { answer })
+    if !answer.is_ok() {
+        return Ok(answer);
+    }
+    if !is_over {
+        return Ok(given(call, answer, &who));
+    }
+    // Another call may have been given the one that was released, and this one an address that was freed meanwhile.
+    match addresses(&answer.stdout).and_then(|ips| who_has(call, &ips)) {
+        Some(found) => all_held(call, answer, &found.held),
+        None => Ok(answer),
+    }
 }
 
 /// The error of the ADD if `whenAllHeld` is `fail`.

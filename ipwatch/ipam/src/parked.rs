@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ask::{PATIENCE, Question, State as Holding, Unanswered, ask};
+use crate::ask::{Address, PATIENCE, Question, State as Holding, Unanswered, ask};
 use crate::cni::Failure;
 use crate::config::Config;
 use crate::delegate::{self, Answer};
@@ -189,18 +189,25 @@ fn judge(
     let told = ask(socket, &Question { parked: &parked, ..question }, patience);
     let unanswered = told.as_ref().err().copied();
     let told = told.map(|held| held.parked).unwrap_or_default();
-    let now = time::now().as_secs();
+    (verdicts(&told, boot, time::now().as_secs(), state), unanswered)
+}
+
+/// A verdict for each entry. `told` has an answer for each address of each entry, in this order: an address may be that of two
+/// entries, one of which is a phantom of another netns.
+fn verdicts(told: &[Address], boot: Option<&str>, now: u64, state: &mut State) -> Vec<Verdict> {
+    let mut told = told.iter();
     let verdict = |entry: &mut Entry| {
+        let of_it: Vec<Option<&Address>> =
+            (entry.ips.iter()).map(|ip| told.next().filter(|address| address.ip == *ip)).collect();
         let own = Parked::read(&entry.id);
         if own.is_none_or(|own| boot.is_some_and(|now| now != own.boot)) {
             return Verdict { over: true, ..Verdict::default() };
         }
-        let of = |ip: &IpAddr| told.iter().find(|address| address.ip == *ip);
         let is = |wanted: &[Holding]| {
-            let state = |ip| of(ip).map_or(Holding::Unknown, |address| address.state);
-            entry.ips.iter().any(|ip| wanted.contains(&state(ip)))
+            let state = |of: &Option<&Address>| of.map_or(Holding::Unknown, |of| of.state);
+            of_it.iter().any(|of| wanted.contains(&state(of)))
         };
-        let critical = entry.ips.iter().filter_map(of).any(|address| address.critical);
+        let critical = of_it.iter().flatten().any(|address| address.critical);
         let is_held = is(&[Holding::Held, Holding::Leaving]);
         if is_held || !is(&[Holding::Unknown]) {
             entry.unanswered_since = None;
@@ -211,7 +218,7 @@ fn judge(
         let over = now.saturating_sub(*since) > UNPROVEN;
         Verdict { over, ..Verdict::default() }
     };
-    (state.parked.iter_mut().map(verdict).collect(), unanswered)
+    state.parked.iter_mut().map(verdict).collect()
 }
 
 /// The attempt to release an entry.

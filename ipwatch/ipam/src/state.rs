@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::files::{self, Attributes, OPEN_FLAGS, make_dir, read_small};
+use crate::name;
 use crate::time::Deadline;
 
 /// Longest file, in bytes: eight configurations of the maximum length, and more.
@@ -70,11 +71,14 @@ pub struct State {
 }
 
 impl State {
-    /// Reads the file. `None`: it does not exist, or could not be parsed.
+    /// Reads the file. `None`: it does not exist, or could not be parsed. An entry whose id is not that of a parked
+    /// reservation is left out, whoever wrote it: its release would free the address of a container of the runtime.
     #[must_use]
     pub fn read(dir: &Path, network: &str) -> Option<Self> {
         let bytes = read_small(&file(dir, network), LONGEST).ok()??;
-        serde_json::from_slice(&bytes).ok()
+        let mut state: Self = serde_json::from_slice(&bytes).ok()?;
+        state.parked.retain(|entry| name::is_parked(&entry.id));
+        Some(state)
     }
 
     /// Replaces the file. The caller must have the lock.
@@ -197,6 +201,17 @@ mod tests {
         assert_eq!((mode(&dir), mode(&file(&dir, "net"))), (0o700, 0o600));
         fs::write(file(&dir, "net"), "{").unwrap();
         assert_eq!(State::read(&dir, "net"), None);
+    }
+
+    /// Under any other id the delegate has stored the address of a container.
+    #[test]
+    fn only_what_has_the_id_of_a_parked_reservation_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |id: &str| Entry { id: id.into(), ..entry() };
+        let pod = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+        let state = State { parked: vec![with(pod), with(""), entry(), with(name::PREFIX)] };
+        state.write(dir.path(), "net").unwrap();
+        assert_eq!(State::read(dir.path(), "net"), Some(State { parked: vec![entry()] }));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod killed;
 
 use std::fs;
 
+use super::{Address, Holding, most_urgent};
 use crate::cni::Code;
 use crate::state::State;
 use crate::testing::{Network, script};
@@ -123,6 +124,31 @@ fn a_silent_daemon_changes_nothing() {
     assert_eq!(net.parked(), [] as [&str; 0]);
     let counted = ["unanswered-old-daemon", "unknown", "unanswered-no-daemon"];
     assert_eq!(counted.map(|what| net.counted(what)), [1, 1, 1]);
+}
+
+/// Of a result of both families.
+#[test]
+fn one_that_is_not_known_hides_no_other_one() {
+    let ips: Vec<std::net::IpAddr> =
+        ["10.88.7.2", "fd00:88::2"].map(|ip| ip.parse().unwrap()).into();
+    let urgent = |states: [Holding; 2]| {
+        let told = ips.iter().zip(states).map(|(ip, state)| Address {
+            ip: *ip,
+            state,
+            netns: crate::ask::Netns::default(),
+            who: String::new(),
+            critical: false,
+            for_secs: 0,
+        });
+        let told: Vec<Address> = told.collect();
+        (most_urgent(&told, &ips), most_urgent(&told, &ips[1..]))
+    };
+    use Holding::{Free, Held, Leaving, Unknown};
+    assert_eq!(urgent([Leaving, Unknown]), (Leaving, Unknown));
+    assert_eq!(urgent([Unknown, Held]), (Held, Held));
+    assert_eq!(urgent([Held, Free]), (Held, Free));
+    assert_eq!(urgent([Unknown, Free]), (Unknown, Free));
+    assert_eq!(most_urgent(&[], &ips), Free);
 }
 
 #[test]
@@ -349,6 +375,56 @@ fn what_became_free_is_given_at_once_where_nothing_else_is_left() {
     net.daemon.holds(&[]);
     assert_eq!(net.add("c2"), ["10.88.7.2"]);
     assert_eq!((net.counted("gave-held"), net.counted("released")), (0, 1));
+}
+
+/// Another call took what was released for this one, and this one was given an address that somebody freed by hand.
+#[test]
+fn what_is_given_in_place_of_what_became_free_is_asked_about() {
+    let Some(mut net) = Network::new(&[NET]) else { return };
+    net.ranges = serde_json::json!([[{ "subnet": "10.88.7.0/29", "rangeStart": "10.88.7.2", "rangeEnd": "10.88.7.3" }]]);
+    // The DEL of the parked id frees the address of c1 in its place.
+    let other = net.dir.path().join("ipam/net/10.88.7.3");
+    let instead = format!(
+        "case $CNI_COMMAND$CNI_CONTAINERID in DELipwatch-parked-*) cat >/dev/null; rm {}; exit 0;; esac",
+        other.display()
+    );
+    watched(&mut net, &instead);
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.3"]);
+    net.daemon.holds(&["10.88.7.3"]);
+    assert_eq!(net.add("c2"), ["10.88.7.3"]);
+    assert_eq!(net.counted("gave-held"), 1);
+}
+
+/// As many are parked as may be, and one of them is no longer held: the next held one takes its place.
+#[test]
+fn what_became_free_makes_room_for_what_is_held() {
+    let Some(mut net) = Network::new(&["10.88.7.0/28"]) else { return };
+    net.more = serde_json::json!({ "whenAllHeld": "fail" });
+    let few = |held: &'static [&'static str]| {
+        net.daemon.answers(move |target| {
+            let state = |ip: &str| if held.contains(&ip) { "held" } else { "free" };
+            let of = |key: &str| {
+                let mut pairs = target.split('&').filter_map(|pair| pair.split_once('='));
+                let ips = pairs.find(|(name, _)| *name == key).map_or("", |(_, ips)| ips).split("%2C");
+                let ips = ips.filter_map(|ip| ip.split("%40").next()).filter(|ip| !ip.is_empty());
+                let one = |ip| format!(r#"{{"ip":"{ip}","state":"{}","critical":true}}"#, state(ip));
+                ips.map(one).collect::<Vec<_>>().join(",")
+            };
+            let (ips, parked) = (of("ips"), of("parked"));
+            format!(r#"{{"schema":"ipwatch/v1","held":{{"usable":13,"addresses":[{ips}],"parked":[{parked}]}}}}"#)
+        });
+    };
+    few(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.3"]);
+    few(&["10.88.7.4"]);
+    assert_eq!(net.add("c2"), ["10.88.7.5"]);
+    assert_eq!(net.parked(), ["10.88.7.4"], "one of 13 may be");
+    assert_eq!((net.counted("parked"), net.counted("released")), (2, 1));
+    // Where it is held, it stays, and this network may park no other one.
+    few(&["10.88.7.4", "10.88.7.6"]);
+    assert_eq!(net.run("ADD", "c3").unwrap_err().code, Code::TryAgain);
+    assert_eq!((net.parked(), net.counted("all-held")), (vec!["10.88.7.4".into()], 1));
 }
 
 #[test]

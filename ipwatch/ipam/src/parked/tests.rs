@@ -118,3 +118,60 @@ fn a_boot_ends_every_wait() {
     assert!(call.serve().unwrap().is_ok());
     assert_eq!(net.stored().len(), 0, "{:?}", net.stored());
 }
+
+fn entry(cookie: u64, ips: &[&str]) -> Entry {
+    Entry {
+        id: Parked { boot: BOOT.into(), cookie, nonce: cookie }.id(),
+        ifname: crate::name::IFNAME.into(),
+        ips: ips.iter().map(|ip| ip.parse().unwrap()).collect(),
+        config: Value::Null,
+        path: Vec::new(),
+        unanswered_since: None,
+        next_try: 0,
+        who: String::new(),
+    }
+}
+
+fn answers(told: &[(&str, Holding)]) -> Vec<Address> {
+    let one = |(ip, state): &(&str, Holding)| Address {
+        ip: ip.parse().unwrap(),
+        state: *state,
+        netns: crate::ask::Netns::default(),
+        who: String::new(),
+        critical: false,
+        for_secs: 0,
+    };
+    told.iter().map(one).collect()
+}
+
+/// Of the first netns nothing is left, and its entry could not be released; then the address was parked for another one.
+#[test]
+fn an_answer_is_that_of_one_netns() {
+    let mut state = State { parked: vec![entry(7, &["10.88.7.2"]), entry(9, &["10.88.7.2"])] };
+    let told = answers(&[("10.88.7.2", Holding::Free), ("10.88.7.2", Holding::Held)]);
+    let over: Vec<bool> =
+        verdicts(&told, Some(BOOT), 5, &mut state).iter().map(|one| one.over).collect();
+    assert_eq!(over, [true, false]);
+}
+
+#[test]
+fn one_family_that_is_held_or_not_known_keeps_both() {
+    let judge = |told: &[(&str, Holding)], now| {
+        let mut both = State { parked: vec![entry(7, &["10.88.7.2", "fd00:88::2"])] };
+        both.parked[0].unanswered_since = Some(0);
+        let verdict = verdicts(&answers(told), Some(BOOT), now, &mut both)[0];
+        (verdict.over, verdict.held, both.parked[0].unanswered_since)
+    };
+    let (v4, v6) = ("10.88.7.2", "fd00:88::2");
+    assert_eq!(judge(&[(v4, Holding::Free), (v6, Holding::Held)], 9_000), (false, true, None));
+    assert_eq!(
+        judge(&[(v4, Holding::Leaving), (v6, Holding::Unknown)], 9_000),
+        (false, true, None)
+    );
+    assert_eq!(judge(&[(v4, Holding::Free), (v6, Holding::Unknown)], 9), (false, false, Some(0)));
+    assert_eq!(judge(&[(v4, Holding::Free), (v6, Holding::Free)], 9), (true, false, None));
+    // An answer about another address, or none, is no answer about this one.
+    assert_eq!(judge(&[(v4, Holding::Free), (v4, Holding::Free)], 9), (false, false, Some(0)));
+    assert_eq!(judge(&[(v4, Holding::Free)], 9), (false, false, Some(0)));
+    assert_eq!(judge(&[], UNPROVEN + 1), (true, false, Some(0)));
+}
