@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::{NET, program, started};
+use super::{NET, clean, program, started};
 use crate::name::{PREFIX, boot_of};
 use crate::state::State;
 use crate::testing::{Network, script};
@@ -18,7 +18,7 @@ const HOST_LOCAL: &str = "/usr/lib/cni/host-local";
 struct Case {
     what: &'static str,
     subnet: &'static str,
-    /// Makes the situation that the call meets.
+    /// Makes the situation that the call meets. Nothing is held before.
     before: fn(&Network),
     /// The addresses that are held at the time of the call.
     held: &'static [&'static str],
@@ -59,10 +59,8 @@ fn while_it_drops_what_a_cleaner_of_leaks_has_removed() {
     at_any_step(&Case {
         what: "a phantom",
         before: |net| {
-            net.add("c1");
-            let store = net.dir.path().join("ipam/net");
-            fs::remove_file(store.join("10.88.7.2")).unwrap();
-            fs::write(store.join("last_reserved_ip.0"), "10.88.7.1").unwrap();
+            one_is_held(net);
+            clean(net);
         },
         call: ("ADD", "c2"),
         runs: &["ADD c2", "DEL ipwatch-parked", "DEL c2", "ADD ipwatch-parked", "ADD c2"],
@@ -70,8 +68,14 @@ fn while_it_drops_what_a_cleaner_of_leaks_has_removed() {
     });
 }
 
-/// Two are parked, and no longer held.
-fn two_are_over(net: &Network) {
+/// One is parked.
+fn one_is_held(net: &Network) {
+    net.daemon.holds(&["10.88.7.2"]);
+    assert_eq!(net.add("c1"), ["10.88.7.3"]);
+}
+
+/// Two are parked.
+fn two_are_held(net: &Network) {
     net.daemon.holds(&["10.88.7.2", "10.88.7.3"]);
     assert_eq!(net.add("c1"), ["10.88.7.4"]);
     assert_eq!(net.parked().len(), 2);
@@ -81,7 +85,7 @@ fn two_are_over(net: &Network) {
 fn while_it_releases() {
     let after_del = Case {
         what: "after a DEL",
-        before: two_are_over,
+        before: two_are_held,
         held: &[],
         call: ("DEL", "c1"),
         runs: &["DEL c1", "DEL ipwatch-parked"],
@@ -96,7 +100,7 @@ fn while_it_releases() {
     at_any_step(&Case {
         what: "after a DEL, and the state file was lost",
         before: |net| {
-            two_are_over(net);
+            two_are_held(net);
             fs::remove_file(net.state_dir().join("net.parked")).unwrap();
         },
         ..after_del
@@ -116,8 +120,8 @@ fn while_it_makes_room() {
         what: "a parked one that is no longer held",
         subnet: "10.88.7.0/29",
         before: |net| {
-            net.daemon.holds(&["10.88.7.2"]);
-            (1..=4).for_each(|n| drop(net.add(&format!("c{n}"))));
+            one_is_held(net);
+            (2..=4).for_each(|n| drop(net.add(&format!("c{n}"))));
         },
         held: &[],
         call: ("ADD", "c5"),
@@ -143,13 +147,7 @@ fn while_it_makes_room() {
 
 #[test]
 fn while_the_delegate_collects_garbage() {
-    at_any_step(&Case {
-        what: "GC",
-        before: |net| drop(net.add("c1")),
-        call: ("GC", ""),
-        runs: &["GC"],
-        ..CASE
-    });
+    at_any_step(&Case { what: "GC", before: one_is_held, call: ("GC", ""), runs: &["GC"], ..CASE });
 }
 
 /// Kills the call of a case right before and right after each run of the delegate.
@@ -183,7 +181,6 @@ fn play(case: &Case, n: usize, after: bool) -> Option<Outcome> {
     let bin = net.dir.path().join("bin");
     deadly(&bin, case, n, after);
     net.path = vec![bin.clone()];
-    net.daemon.holds(case.held);
     (case.before)(&net);
     net.daemon.holds(case.held);
     let (command, id) = case.call;
