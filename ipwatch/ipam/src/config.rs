@@ -69,8 +69,11 @@ pub struct Config {
 /// `cniVersion` of a configuration that may be invalid otherwise.
 #[must_use]
 pub fn version_of(bytes: &[u8]) -> String {
-    let config: Option<Value> = serde_json::from_slice(bytes).ok();
-    let version = config.as_ref().and_then(|config| config.get("cniVersion")?.as_str());
+    version_in(&serde_json::from_slice(bytes).unwrap_or_default())
+}
+
+fn version_in(config: &Map<String, Value>) -> String {
+    let version = config.get("cniVersion").and_then(Value::as_str);
     version.unwrap_or_default().chars().take(16).collect()
 }
 
@@ -127,7 +130,7 @@ impl Config {
             name: text(&whole, "name").unwrap_or_default(),
             kind,
             delegate,
-            ..Self::none(&text(&whole, "cniVersion").unwrap_or_default())
+            ..Self::none(&version_in(&whole))
         };
         for (key, value) in ipam {
             match key.as_str() {

@@ -158,7 +158,9 @@ fn park(call: &Call, ips: &[IpAddr], found: &Found) -> Outcome {
         cannot("the maximum number of addresses is parked already");
         return Outcome::Full;
     }
-    let Some(boot) = call.boot.clone() else { return cannot("the boot id cannot be read") };
+    let Some(boot) = call.boot().map(str::to_owned) else {
+        return cannot("the boot id cannot be read");
+    };
     let cookie = found.held.iter().find_map(|one| one.netns.cookie).unwrap_or(0);
     // Unique within this boot.
     let nonce = time::now().as_nanos() as u64;

@@ -115,7 +115,7 @@ pub(crate) fn tend(call: &Call) {
     let place = Place {
         state_dir: &config.state_dir,
         socket: &config.socket,
-        boot: call.boot.as_deref(),
+        boot: call.boot(),
         bin: &call.environment.path,
     };
     for one in keep(place, &config.name, &before, state, &verdicts, bounds) {
@@ -151,7 +151,7 @@ impl Verdict {
 pub(crate) fn judge_for(call: &Call, state: &mut State) -> Vec<Verdict> {
     let Config { socket, patience, name, kind, .. } = &call.config;
     let question = about(kind, name);
-    let (verdicts, unanswered) = judge(socket, *patience, call.boot.as_deref(), question, state);
+    let (verdicts, unanswered) = judge(socket, *patience, call.boot(), question, state);
     if let Some(why) = unanswered {
         call.count(Event::Unanswered(why));
     }

@@ -1,8 +1,9 @@
 //! One call of the plugin: its input, which part serves it, and its answer.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,8 +25,9 @@ pub struct Call {
     pub environment: Environment,
     /// The configuration from the standard input.
     pub config: Config,
-    /// The part of the boot id that the ids of parked reservations contain.
-    pub boot: Option<String>,
+    /// The part of the boot id that the ids of parked reservations contain. Read by the first call that needs it: most meet
+    /// neither a held nor a parked address.
+    pub(crate) boot: OnceCell<Option<String>>,
     /// The parent process when this process began: the main plugin.
     pub(crate) parent: Option<Pid>,
     /// Whether the delegate has reserved addresses for the runtime's container in this call, or may have, and not freed them.
@@ -42,12 +44,11 @@ pub fn main() -> ExitCode {
         Ok(input) => input,
         Err(failure) => return answer(Err(failure), "").0,
     };
-    let version = config::version_of(&input);
     let call = match read(&input, parent) {
         Ok(call) => call,
-        Err(failure) => return answer(Err(failure), &version).0,
+        Err(failure) => return answer(Err(failure), &config::version_of(&input)).0,
     };
-    let (code, is_heard) = answer(call.serve(), &version);
+    let (code, is_heard) = answer(call.serve(), &call.config.version);
     call.take_back_unless(is_heard);
     code
 }
@@ -69,17 +70,28 @@ fn read_input() -> Result<Vec<u8>, Failure> {
     Ok(input)
 }
 
-/// Writes the answer. Returns whether it could be written.
+/// Writes the answer, at once: [`io::Stdout`] would write its last line apart. Returns whether it could be written.
 fn answer(answer: Result<Answer, Failure>, version: &str) -> (ExitCode, bool) {
     let (code, text) = match answer {
         Ok(Answer { code, stdout }) => (code, stdout),
         Err(failure) => (1, failure.json(version)),
     };
-    let mut out = io::stdout().lock();
-    match out.write_all(&text).and_then(|()| out.flush()) {
+    match write_all(&text) {
         Ok(()) => (ExitCode::from(code), true),
         Err(_) => (ExitCode::FAILURE, false),
     }
+}
+
+fn write_all(mut rest: &[u8]) -> rustix::io::Result<()> {
+    while !rest.is_empty() {
+        match rustix::io::write(io::stdout().as_fd(), rest) {
+            Ok(0) => return Err(rustix::io::Errno::IO),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn read(input: &[u8], parent: Option<Pid>) -> Result<Call, Failure> {
@@ -89,12 +101,15 @@ fn read(input: &[u8], parent: Option<Pid>) -> Result<Call, Failure> {
         Command::Version => Config::none(&config::version_of(input)),
         _ => Config::read(input)?,
     };
-    let boot = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok().and_then(|file| {
-        let mut text = String::new();
-        file.take(64).read_to_string(&mut text).ok()?;
-        name::boot_of(&text)
-    });
-    Ok(Call { environment, config, boot, parent, reserved: Cell::new(false), set: false })
+    let (boot, reserved) = (OnceCell::new(), Cell::new(false));
+    Ok(Call { environment, config, boot, parent, reserved, set: false })
+}
+
+fn boot() -> Option<String> {
+    let file = std::fs::File::open("/proc/sys/kernel/random/boot_id").ok()?;
+    let mut text = String::new();
+    file.take(64).read_to_string(&mut text).ok()?;
+    name::boot_of(&text)
 }
 
 impl Call {
@@ -117,6 +132,11 @@ impl Call {
                 Ok(Answer { code: 0, stdout })
             }
         }
+    }
+
+    /// The part of the boot id that the ids of parked reservations contain. `None`: it cannot be read.
+    pub(crate) fn boot(&self) -> Option<&str> {
+        self.boot.get_or_init(boot).as_deref()
     }
 
     /// Runs the delegate's ADD unless the main plugin has ended: the runtime's DEL may have run by then, and nothing would

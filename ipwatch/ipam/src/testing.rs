@@ -191,7 +191,7 @@ impl Network {
         Call {
             environment,
             config,
-            boot: Some(self.boot.clone()),
+            boot: Some(self.boot.clone()).into(),
             parent: None,
             reserved: false.into(),
             set: true,

@@ -212,7 +212,7 @@ fn nothing_is_parked_for_ever() {
     assert_eq!(net.parked().is_empty(), old);
     // After a boot nobody has it.
     let mut call = net.call("ADD", "c4");
-    call.boot = Some("ffffffff".into());
+    call.boot = Some("ffffffff".to_owned()).into();
     assert!(call.serve().unwrap().is_ok());
     assert_eq!(net.parked(), [] as [&str; 0]);
 }
@@ -286,6 +286,29 @@ fn what_another_add_reserved_is_not_given_back() {
     let _ = parent.stdout.take().unwrap().read_to_end(&mut Vec::new());
     assert!(!parent.wait().unwrap().success());
     assert_eq!(net.stored()["10.88.7.2"], "c1 eth0");
+}
+
+/// A plugin that is killed while it answers has answered all or nothing.
+#[test]
+fn an_answer_is_written_at_once() {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+    let Some(net) = Network::new(&[NET]) else { return };
+    // Each write to it is a message.
+    let (ours, theirs) = UnixDatagram::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut plugin = program(&net, "ADD", "c1", &[]);
+    plugin.stdout(OwnedFd::from(theirs));
+    assert!(started(&mut plugin, &net).wait().unwrap().success());
+    let mut part = [0; 4096];
+    let mut messages = std::iter::from_fn(|| {
+        let length = ours.recv(&mut part).ok()?;
+        Some(part[..length].to_vec())
+    });
+    // The others are of the test's own program.
+    let answer = messages.find(|message| message.starts_with(b"{")).unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+    assert_eq!(answer["ips"][0]["address"], "10.88.7.2/24");
 }
 
 #[test]

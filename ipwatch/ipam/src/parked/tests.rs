@@ -114,7 +114,7 @@ fn a_boot_ends_every_wait() {
     state.parked[0].next_try = u64::MAX;
     state.write(&net.state_dir(), "net").unwrap();
     let mut call = net.call("DEL", "c1");
-    call.boot = Some("ffffffff".into());
+    call.boot = Some("ffffffff".to_owned()).into();
     assert!(call.serve().unwrap().is_ok());
     assert_eq!(net.stored().len(), 0, "{:?}", net.stored());
 }

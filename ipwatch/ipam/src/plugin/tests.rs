@@ -46,7 +46,17 @@ fn scripted(body: &str) -> (tempfile::TempDir, Call) {
     let mut environment = environment("STATUS", "");
     environment.path = vec![dir.path().to_owned()];
     let config = Config::read(config.to_string().as_bytes()).unwrap();
-    (dir, Call { environment, config, boot: None, parent: None, reserved: false.into(), set: true })
+    (
+        dir,
+        Call {
+            environment,
+            config,
+            boot: None.into(),
+            parent: None,
+            reserved: false.into(),
+            set: true,
+        },
+    )
 }
 
 #[test]
