@@ -11,7 +11,7 @@ use crate::contract::{
 use crate::detect;
 use crate::fact::BootNs;
 use crate::finding::{Code, Finding};
-use crate::map::{Hold, Netns, StoreNetwork};
+use crate::map::{Given, Hold, Netns, StoreNetwork};
 use crate::remedy::said;
 
 /// The code of the finding for which a DEL is put off.
@@ -26,23 +26,44 @@ impl Engine {
             HeldCall::Add => self.held_on_add(asked, place, now),
             HeldCall::Del => self.held_on_del(asked, place, now),
         };
-        let parked = asked.parked.iter().map(|(ip, cookie)| {
-            let known = self.map.hold_of(*ip, *cookie).filter(|_| *cookie != 0);
-            match known {
-                Some(netns) => self.told(*ip, HeldState::Held, netns, "cookie", now),
-                None if *cookie == 0 => self.of_hold(*ip, self.map.hold(place, *ip, "", now), now),
-                None if self.map.knows_all_addresses() && !self.map.is_held_by_unknown(*ip) => {
-                    HeldAddress::of(*ip, HeldState::Free)
-                }
-                None => HeldAddress::of(*ip, HeldState::Unknown),
-            }
-        });
+        let parked =
+            asked.parked.iter().map(|(ip, cookie)| self.of_parked(*ip, *cookie, place, now));
         let parked = parked.collect();
         let mut ranges = self.map.ranges();
         let range = ranges
             .find(|entry| entry.range.store == asked.store && entry.range.network == asked.network);
         let usable = range.filter(|range| self.map.is_counted(range));
         Held { addresses, parked, usable: usable.map(|range| range.usage().usable) }
+    }
+
+    /// The answer about a parked address, by the cookie of the netns that had it; 0: unknown. Another netns that was given it
+    /// may have it as well: of a result of both families, held by two, the id has one cookie, and so it has where two had the
+    /// same address. One for which the store has it reserved is no such: the store has given it away, so that it is not parked
+    /// any more.
+    fn of_parked(
+        &self,
+        ip: std::net::IpAddr,
+        cookie: u64,
+        place: StoreNetwork<'_>,
+        now: BootNs,
+    ) -> HeldAddress {
+        if cookie == 0 {
+            return self.of_hold(ip, self.map.hold(place, ip, "", now), now);
+        }
+        if let Some(netns) = self.map.hold_of(ip, cookie) {
+            return self.told(ip, HeldState::Held, netns, "cookie", now);
+        }
+        match self.map.hold(place, ip, "", now) {
+            other @ (Hold::Still(_, given) | Hold::Leaving(_, given))
+                if given != Given::Reserved =>
+            {
+                self.of_hold(ip, other, now)
+            }
+            _ if self.map.knows_all_addresses() && !self.map.is_held_by_unknown(ip) => {
+                HeldAddress::of(ip, HeldState::Free)
+            }
+            _ => HeldAddress::of(ip, HeldState::Unknown),
+        }
     }
 
     fn held_on_add(

@@ -6,6 +6,7 @@ use crate::fact::{Holder, Link, Sight};
 
 const SANDBOX: &str = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 const PATH: &str = "/run/netns/cni-1";
+const PARKED: &str = "ipwatch-parked-0f3c9a12-7-1";
 
 fn link(ifindex: u32, peer: u32, peer_nsid: Option<i32>) -> Link {
     Link {
@@ -267,4 +268,87 @@ fn a_clock_that_was_set_back_puts_no_del_off() {
     engine.step(&[fact(at, set)], BootNs(at * MS));
     let told = engine.held(&del(None), BootNs(at * MS)).addresses.remove(0);
     assert_eq!((told.state, told.for_secs), (HeldState::Held, at / 1000 - 10 + 5));
+}
+
+/// Two netns have one address: of a pod whose reservation was removed, and of the next one, whose reservation was removed as
+/// well. What is parked names the first one's cookie.
+#[test]
+fn what_is_parked_stays_while_another_netns_that_was_given_it_has_it() {
+    const NEXT: NetnsRef = NetnsRef { cookie: Some(9), inode: Some(90), nsid: Some(4) };
+    const OTHER: &str = "7a4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+    let path = "/run/netns/cni-2";
+    let local = Ipv4Addr::new(10, 0, 0, 5).into();
+    let reserved = |ms, id: &str| {
+        let reservation = Reservation {
+            store: "host-local".into(),
+            network: "net".into(),
+            key: "/net/10.0.0.5".into(),
+            ip: local,
+            container_id: Some(id.into()),
+            ifname: Some("eth0".into()),
+            pod: None,
+            since: None,
+        };
+        fact(ms, Observation::Reservation(reservation))
+    };
+    let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+    let attachment = crate::fact::Attachment {
+        container_id: OTHER.into(),
+        ifname: "eth0".into(),
+        network: "net".into(),
+        netns_path: Some(path.into()),
+        ips: vec![(local, 24)],
+        made: None,
+        pod: None,
+    };
+    let holder = Holder::Mount {
+        mount_ns: 1,
+        path: path.into(),
+        pid: 1,
+        comm: None,
+        cgroup: None,
+        foreign: false,
+    };
+    let mut engine = engine();
+    let next = [
+        released(6_000),
+        fact(6_100, Observation::Netns { netns: NEXT }),
+        fact(6_100, Observation::Link { netns: NEXT, link: link(2, 30, Some(0)) }),
+        fact(6_100, Observation::Link { netns: HOST, link: link(30, 2, NEXT.nsid) }),
+        fact(6_100, Observation::Holder { netns: NEXT, holder }),
+        reserved(6_200, OTHER),
+        fact(6_300, Observation::Attachment(attachment)),
+        fact(
+            6_300,
+            Observation::Address {
+                netns: NEXT,
+                address: Address { key, scope: Some(0), flags: Some(0) },
+            },
+        ),
+        fact(6_400, ended(Scope::Addresses { netns: NEXT }, 6_100)),
+    ];
+    engine.step(&next, BootNs(6_500 * MS));
+    let parked = |engine: &Engine, ms| {
+        let (mut asked, now) = add(ms);
+        asked.parked = vec![(local, 7)];
+        let told = engine.held(&asked, now).parked.remove(0);
+        (told.state, told.proof)
+    };
+    assert_eq!(parked(&engine, 6_500), (HeldState::Held, "cookie".into()));
+    engine.step(&[released(7_000), reserved(7_100, PARKED)], BootNs(7_200 * MS));
+    let gone = |ms, netns| fact(ms, Observation::NetnsGone { netns });
+    engine.step(&[gone(20_000, POD)], BootNs(20_001 * MS));
+    assert_eq!(parked(&engine, 20_001), (HeldState::Held, "released".into()));
+    engine.step(&[gone(30_000, NEXT)], BootNs(30_001 * MS));
+    assert_eq!(parked(&engine, 30_001).0, HeldState::Free);
+}
+
+/// A cleaner of leaks removed the parked reservation, and a pod was given the address after its holder had let go of it.
+#[test]
+fn what_is_parked_in_the_plugins_file_alone_is_free() {
+    let mut engine = engine();
+    engine.step(&[], BootNs(6_000 * MS));
+    let (mut asked, now) = add(9_000);
+    asked.parked = vec![(asked.ips[0], 8)];
+    assert_eq!(engine.held(&asked, now).parked[0].state, HeldState::Free);
 }
