@@ -90,7 +90,8 @@ fn what_podman_gave_is_told(lab: &Lab) {
     let netns = Netns::new(lab, "podman");
     let mut podman = netns.run(|| Podman::start(lab));
     podman.network("pods", &lab.cidr(0));
-    let paths = [("netavark_db", podman.db()), ("netavark_networks", podman.networks())];
+    let paths =
+        [("netavark_db", podman.files.db()), ("netavark_networks", podman.files.networks())];
     let recorder = Recorder::start(lab, &paths);
     let id = podman.run("a1", "pods");
     let told =

@@ -12,6 +12,7 @@ pub(crate) mod podman;
 use std::time::Duration;
 
 use serde_json::Value;
+use support::contained::Container;
 use support::{Config, Daemon, patience};
 
 /// Every grace in these tests, in seconds: longer than a container takes to end, and much shorter than the default.
@@ -90,4 +91,12 @@ fn await_state(daemon: &Daemon, ip: &str, netns: u64, states: &[&str]) {
         states.iter().any(|state| known.iter().any(|one| one == state)),
         "{ip} is none of {states:?}: {seen:#?}"
     );
+}
+
+/// Waits until each of these containers is known to run.
+#[track_caller]
+fn are_running(daemon: &Daemon, containers: &[Container]) {
+    for container in containers {
+        await_state(daemon, &container.ip, container.netns, &["running"]);
+    }
 }

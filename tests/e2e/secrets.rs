@@ -11,7 +11,6 @@ use support::docker::Dockerd;
 use support::fuse::Hung;
 use support::pod::{CNI_CACHE, Containerd, Setup};
 use support::poll::until;
-use support::proc::View;
 use support::{Config, Daemon, Lab, daemon, eventually, sys};
 
 support::tests! {
@@ -144,9 +143,7 @@ fn hang(hung: &mut Hung, pid: u32, canary: &str) {
             String::from_utf8_lossy(&bytes).contains(canary)
         });
     }
-    hung.await_read();
-    sys::kill(pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || View::leader(pid).is_some_and(|view| view.state == 'D'));
+    hung.hang(pid);
 }
 
 fn a_canary_in_a_pod_of_containerd_appears_nowhere(lab: &Lab) {

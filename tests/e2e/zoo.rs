@@ -217,12 +217,12 @@ fn nothing_innocent_is_flagged(lab: &Lab) {
     let config = config(lab, seconds.is_some(), &containerd)
         .docker(&docker.0.socket())
         .more_cache(ipam.results())
-        .networks(&[podman[1].networks()], &network::bin_dir(lab))
+        .networks(&[podman[1].files.networks()], &network::bin_dir(lab))
         .data_dir(&podman[1].cni().join("networks"))
         .more_cache(&podman[1].cni().join("results"))
         .store("docker_data_root", &docker.0.data_root())
-        .store("netavark_db", &podman[0].db())
-        .store("netavark_networks", &podman[0].networks());
+        .store("netavark_db", &podman[0].files.db())
+        .store("netavark_networks", &podman[0].files.networks());
     let daemon = Daemon::start(lab, &config);
     daemon.await_source("containerd");
     daemon.await_source("docker");

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::contained::Container;
 use crate::poll::{eventually, until};
 use crate::suite::{self, Cgroups};
 use crate::{Lab, Suite, cgroup, need, netns, pod, proc, sys};
@@ -60,18 +61,6 @@ pub struct Pod {
     pub sandbox: Container,
     /// `k8s_main_…`.
     pub main: Container,
-}
-
-/// A container.
-#[derive(Debug, Clone)]
-pub struct Container {
-    pub name: String,
-    pub id: String,
-    /// Pid of its first process.
-    pub pid: u32,
-    /// Inode of its netns.
-    pub netns: u64,
-    pub ip: String,
 }
 
 impl<'a> Dockerd<'a> {

@@ -12,8 +12,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::Lab;
+use crate::poll::until;
 use crate::role::{Helper, Role, Running};
+use crate::{Lab, proc, sys};
+
+/// Whether a process was killed and hangs.
+#[must_use]
+pub fn hangs(pid: u32) -> bool {
+    proc::View::leader(pid).is_some_and(|view| view.state == 'D' && view.killed())
+}
 
 /// The mounted file system. Its server ends when this is dropped, or when the test process ends.
 #[derive(Debug)]
@@ -72,6 +79,14 @@ impl Hung {
     pub fn await_read(&mut self) {
         let server = self.server.as_mut().expect("a server that was not released");
         assert_eq!(server.hear(), "read");
+    }
+
+    /// Kills a process that reads the file, and waits until it hangs.
+    #[track_caller]
+    pub fn hang(&mut self, pid: u32) {
+        self.await_read();
+        sys::kill(pid, libc::SIGKILL).expect("kill a process");
+        until("it hangs", 10, || hangs(pid));
     }
 
     /// Aborts the connection: processes that hang continue.

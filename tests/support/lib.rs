@@ -12,8 +12,8 @@
 //!   for one where none fits.
 //! - [`cni`] runs CNI plugins as a runtime does, [`network`] for whole pods; [`lead`] measures how early a
 //!   warning came.
-//! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`] and [`collector`] are a real
-//!   containerd, dockerd and OpenTelemetry collector; [`kubernetes`] a real API server and kubelet over that
+//! - [`daemon`] starts ipwatch and asks it; [`pod`], [`docker`], [`podman`] and [`collector`] are a real
+//!   containerd, dockerd, podman and OpenTelemetry collector, [`contained`] a container of the two in the middle; [`kubernetes`] a real API server and kubelet over that
 //!   containerd; [`etcd`] one that Calico keeps its own in; [`prometheus`] scrapes it, [`journal`] stands in journald's place;
 //!   [`suite`] has the runtimes of other Debian suites; [`poorer`] takes things away from the daemon; [`recording`] writes down what it sees.
 //! - [`container`] runs the daemon in a container, [`unit`] with no more than the unit grants; [`systemd`] is one
@@ -35,6 +35,7 @@ pub mod chromium;
 pub mod cni;
 pub mod collector;
 pub mod config;
+pub mod contained;
 pub mod container;
 pub mod daemon;
 pub mod docker;

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::{Lab, need};
 
-pub use suite::{Container, SuitesPodman};
+pub use suite::SuitesPodman;
 
 /// Why its containers cannot be run here.
 #[must_use]
@@ -86,10 +86,36 @@ while read -r line; do
 done
 "#;
 
+/// Where a podman of a lab has its networks and its reservations.
+#[derive(Debug, Clone)]
+pub struct Files {
+    dir: PathBuf,
+}
+
+impl Files {
+    fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// The file with its reservations.
+    #[must_use]
+    pub fn db(&self) -> PathBuf {
+        self.dir.join("containers/networks/ipam.db")
+    }
+
+    /// The directory of its networks' files.
+    #[must_use]
+    pub fn networks(&self) -> PathBuf {
+        self.dir.join("networks")
+    }
+}
+
 /// podman in a separate netns and mount namespace.
 #[derive(Debug)]
 pub struct Podman {
     dir: PathBuf,
+    /// Its networks and reservations.
+    pub files: Files,
     child: Child,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -133,19 +159,7 @@ impl Podman {
             .expect("run unshare");
         let orders = child.stdin.take().expect("its input");
         let answers = BufReader::new(child.stdout.take().expect("its output"));
-        Self { dir, child, orders, answers }
-    }
-
-    /// The file with its reservations.
-    #[must_use]
-    pub fn db(&self) -> PathBuf {
-        self.dir.join("containers/networks/ipam.db")
-    }
-
-    /// The directory of its networks' files.
-    #[must_use]
-    pub fn networks(&self) -> PathBuf {
-        self.dir.join("networks")
+        Self { files: Files::new(&dir), dir, child, orders, answers }
     }
 
     /// The directory with the reservations (`networks`) and results (`results`) of [`Backend::Cni`].

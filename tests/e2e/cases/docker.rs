@@ -1,11 +1,11 @@
 //! The cases with docker as the runtime: its state of a stuck process's container, and a process that outlives its
 //! container.
 
-use support::docker::{Container, Dockerd};
+use support::contained::Container;
+use support::docker::Dockerd;
 use support::fuse::Hung;
 use support::harness::case;
 use support::poll::until;
-use support::proc::View;
 use support::remedy::{Shell, change};
 use support::{Daemon, Lab, netns, sys};
 
@@ -28,9 +28,7 @@ fn a_stuck_pod_of_docker_has_its_word(lab: &Lab) {
     let dockerd = Dockerd::start(lab);
     let daemon = watching(lab, &dockerd);
     let pod = dockerd.run_pod("db-0", 7, hung.dir(), &["/bin/cat", "/host/hang"]);
-    hung.await_read();
-    sys::kill(pod.main.pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || View::leader(pod.main.pid).is_some_and(|view| view.state == 'D'));
+    hung.hang(pod.main.pid);
     let finding = daemon.await_firing("ip-held-by-stuck-process", SOON, is_in(pod.sandbox.netns));
     let subject = &finding["subject"];
     assert_eq!(subject["ip"], pod.sandbox.ip.as_str(), "{finding:#?}");

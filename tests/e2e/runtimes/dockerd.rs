@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use support::docker::{Container, Dockerd};
+use support::contained::Container;
+use support::docker::Dockerd;
 use support::fuse::Hung;
 use support::harness::FIGURE;
-use support::poll::until;
-use support::proc::View;
 use support::{Config, Daemon, Lab, Netns, Suite, sys};
 
-use super::{CHURN, DEAD, LEAKED, SOON, STUCK, await_state, is_in, on_each_suite, wait};
+use super::{CHURN, DEAD, LEAKED, SOON, STUCK, are_running, is_in, on_each_suite, wait};
 use crate::never::Watch;
 
 on_each_suite! {
@@ -35,13 +34,6 @@ fn start<'a>(lab: &'a Lab, node: &Netns, suite: Suite) -> Dockerd<'a> {
 fn config(dockerd: &Dockerd<'_>) -> Config {
     let ipam = format!("[ipam]\ndata_dirs = []\ndocker_data_root = {:?}\n", dockerd.data_root());
     super::config().docker(&dockerd.socket()).line(&ipam)
-}
-
-#[track_caller]
-fn are_running(daemon: &Daemon, containers: &[Container]) {
-    for container in containers {
-        await_state(daemon, &container.ip, container.netns, &["running"]);
-    }
 }
 
 fn churn(dockerd: &Dockerd<'_>, number: usize) {
@@ -91,9 +83,7 @@ fn what_is_stuck_or_leaked_is_found(lab: &Lab, suite: Suite) {
     let lost = dockerd.run_in("web", NETWORK, &SLEEP);
     let path = dockerd.netns_path(&lost);
     are_running(&daemon, &[container.clone(), lost.clone()]);
-    hung.await_read();
-    sys::kill(container.pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || View::leader(container.pid).is_some_and(|view| view.state == 'D'));
+    hung.hang(container.pid);
     dockerd.crash_around(&[&container]);
     node.run(|| dockerd.restart());
     let dead = daemon.await_firing(DEAD, SOON, is_in(container.netns));

@@ -1,14 +1,13 @@
 //! podman 4.3, 5.4 and 5.8, with the conmon, the OCI runtimes and the netavark of their suites. It has no daemon: ipwatch
 //! asks the service with its API where one runs.
 
+use support::contained::Container;
 use support::fuse::Hung;
 use support::harness::FIGURE;
-use support::podman::{Container, SuitesPodman};
-use support::poll::until;
-use support::proc::View;
-use support::{Config, Daemon, Lab, Netns, Suite, sys};
+use support::podman::SuitesPodman;
+use support::{Config, Daemon, Lab, Netns, Suite};
 
-use super::{LEAKED, RESERVED, SOON, STUCK, await_state, is_in, on_each_suite, wait};
+use super::{LEAKED, RESERVED, SOON, STUCK, are_running, is_in, on_each_suite, wait};
 use crate::lead;
 use crate::never::Watch;
 
@@ -31,7 +30,7 @@ const CHURN: usize = 6;
 
 /// The configuration of a daemon that asks podman's service.
 fn config(podman: &SuitesPodman<'_>) -> Config {
-    let (db, networks) = (podman.db(), podman.networks());
+    let (db, networks) = (podman.files.db(), podman.files.networks());
     let ipam =
         format!("[ipam]\ndata_dirs = []\nnetavark_db = {db:?}\nnetavark_networks = {networks:?}\n");
     super::config().docker(&podman.socket()).line(&ipam)
@@ -41,13 +40,6 @@ fn start<'a>(lab: &'a Lab, node: &'a Netns, suite: Suite) -> SuitesPodman<'a> {
     let podman = SuitesPodman::new(lab, node, suite);
     podman.network("shop", &lab.cidr(0));
     podman
-}
-
-#[track_caller]
-fn are_running(daemon: &Daemon, containers: &[Container]) {
-    for container in containers {
-        await_state(daemon, &container.ip, container.netns, &["running"]);
-    }
 }
 
 fn churn(lab: &Lab, podman: &SuitesPodman<'_>, options: &[&str]) {
@@ -99,7 +91,7 @@ fn what_is_stuck_or_leaked_is_found(lab: &Lab, suite: Suite) {
     let container = podman.run("db", hung.dir(), &SHOP, &READ);
     let lost = podman.run("web", lab.dir(), &SHOP, &SLEEP);
     are_running(&daemon, &[container.clone(), lost.clone()]);
-    hang(&mut hung, &container);
+    hung.hang(container.pid);
     let stuck = daemon.await_firing(STUCK, SOON, is_in(container.netns));
     assert_eq!(stuck["holders"][0]["pid"], container.pid, "{stuck:#?}");
     assert_eq!(stuck["severity"], "warning", "{stuck:#?}");
@@ -125,13 +117,6 @@ fn what_is_stuck_or_leaked_is_found(lab: &Lab, suite: Suite) {
     println!("{FIGURE}found: stuck, leaked: {}", suite.version("podman"));
 }
 
-#[track_caller]
-fn hang(hung: &mut Hung, container: &Container) {
-    hung.await_read();
-    sys::kill(container.pid, libc::SIGKILL).unwrap();
-    until("it hangs", 10, || View::leader(container.pid).is_some_and(|view| view.state == 'D'));
-}
-
 /// Containers in user namespaces of their own, whose netns belongs to these, in a hierarchy of v2.
 fn under_cgroup_v2_alone_and_in_a_user_namespace(lab: &Lab) {
     let node = Netns::new(lab, "podman");
@@ -152,7 +137,7 @@ fn under_cgroup_v2_alone_and_in_a_user_namespace(lab: &Lab) {
     wait();
     let told = follower.changes_seen();
     assert!(!told.iter().any(|change| crate::never::is_about(lab, change)), "{told:#?}");
-    hang(&mut hung, &container);
+    hung.hang(container.pid);
     let stuck = daemon.await_firing(STUCK, SOON, is_in(container.netns));
     assert_eq!(stuck["holders"][0]["pid"], container.pid, "{stuck:#?}");
     assert_eq!(stuck["subject"]["container"]["name"], "db", "{stuck:#?}");
@@ -176,7 +161,7 @@ fn rootless(lab: &Lab) {
     wait();
     let told = follower.changes_seen();
     assert!(!told.iter().any(|change| crate::never::is_about(lab, change)), "{told:#?}");
-    hang(&mut hung, &container);
+    hung.hang(container.pid);
     let stuck = daemon.await_firing(STUCK, SOON, is_in(container.netns));
     assert_eq!(stuck["holders"][0]["pid"], container.pid, "{stuck:#?}");
     assert_eq!(stuck["severity"], "info", "{stuck:#?}");

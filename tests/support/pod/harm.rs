@@ -5,22 +5,20 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::{Containerd, Pod, PodSandbox, place};
-use crate::fuse::Hung;
+use crate::fuse::{self, Hung};
 use crate::poll::until;
 use crate::{Suite, proc, sweep, sys};
 
 impl Pod {
     /// Kills its process, which reads a file that never answers, and waits until it hangs.
     pub fn hang(&self, hung: &mut Hung) {
-        hung.await_read();
-        sys::kill(self.pid, libc::SIGKILL).expect("kill its process");
-        until("it hangs", 10, || self.hangs());
+        hung.hang(self.pid);
     }
 
     /// Whether its process was killed and still hangs.
     #[must_use]
     pub fn hangs(&self) -> bool {
-        proc::View::leader(self.pid).is_some_and(|view| view.state == 'D' && view.killed())
+        fuse::hangs(self.pid)
     }
 }
 

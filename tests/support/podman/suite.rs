@@ -8,6 +8,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use super::Files;
+use crate::contained::Container;
 use crate::lab::TAG_VARIABLE;
 use crate::poll::until;
 use crate::suite::{self, Cgroups};
@@ -37,35 +39,23 @@ pub struct SuitesPodman<'a> {
     cgroups: Cgroups,
     /// Whether it runs as a user.
     rootless: bool,
-    /// The containers that were run, which leave names of netns and cgroups on the host.
-    made: RefCell<Vec<Container>>,
+    /// Its networks and reservations.
+    pub files: Files,
+    /// The ids of the containers that were run, which leave cgroups on the host, and the names of their netns there.
+    made: RefCell<Vec<(String, Option<PathBuf>)>>,
 }
 
 impl Drop for SuitesPodman<'_> {
     fn drop(&mut self) {
         let mut rm = self.command(&["rm", "-a", "-f", "-t", "0"]);
         let _ = self.node.run(|| rm.output());
-        for container in self.made.take() {
-            container.name_of_netns.iter().for_each(|path| netns::remove(path));
+        for (id, name_of_netns) in self.made.take() {
+            name_of_netns.iter().for_each(|path| netns::remove(path));
             for top in cgroup::hierarchies() {
-                cgroup::end(&top.join("libpod_parent").join(format!("libpod-{}", container.id)));
+                cgroup::end(&top.join("libpod_parent").join(format!("libpod-{id}")));
             }
         }
     }
-}
-
-/// A running container.
-#[derive(Debug, Clone)]
-pub struct Container {
-    pub name: String,
-    pub id: String,
-    /// Pid of its first process.
-    pub pid: u32,
-    /// Inode of its netns.
-    pub netns: u64,
-    pub ip: String,
-    /// What the netns is called on the host.
-    name_of_netns: Option<PathBuf>,
 }
 
 /// The service with podman's API, which ends when this is dropped.
@@ -136,7 +126,8 @@ impl<'a> SuitesPodman<'a> {
             mknod.args(["-m", "666"]).arg(&tun).args(["c", "10", "200"]);
             assert!(run(&mut mknod).status.success(), "make a device");
         }
-        Self { lab, dir, node, suite, cgroups, rootless, made: RefCell::default() }
+        let files = Files::new(&dir);
+        Self { lab, dir, node, suite, cgroups, rootless, files, made: RefCell::default() }
     }
 
     /// The next commands are those of another suite's podman, which takes over the containers.
@@ -148,18 +139,6 @@ impl<'a> SuitesPodman<'a> {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join("sock")
-    }
-
-    /// The file with its reservations.
-    #[must_use]
-    pub fn db(&self) -> PathBuf {
-        self.dir.join("containers/networks/ipam.db")
-    }
-
-    /// The directory of its networks' files.
-    #[must_use]
-    pub fn networks(&self) -> PathBuf {
-        self.dir.join("networks")
     }
 
     /// Starts the service.
@@ -215,10 +194,8 @@ impl<'a> SuitesPodman<'a> {
             let is_its = fs::metadata(entry.path()).is_ok_and(|meta| meta.ino() == netns);
             is_its.then(|| entry.path())
         });
-        let ip = address_of(pid);
-        let container = Container { name: name.to_owned(), id, pid, netns, ip, name_of_netns };
-        self.made.borrow_mut().push(container.clone());
-        container
+        self.made.borrow_mut().push((id.clone(), name_of_netns));
+        Container { name: name.to_owned(), id, pid, netns, ip: address_of(pid) }
     }
 
     /// Kills a container and removes it.
@@ -282,7 +259,7 @@ impl<'a> SuitesPodman<'a> {
             for (option, place) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
                 command.arg(option).arg(self.dir.join(place));
             }
-            command.arg("--network-config-dir").arg(self.networks());
+            command.arg("--network-config-dir").arg(self.files.networks());
         }
         // crun, the default, takes no hierarchies of both versions.
         let runtime = if self.cgroups == Cgroups::V2 { "/usr/bin/crun" } else { "/usr/sbin/runc" };
