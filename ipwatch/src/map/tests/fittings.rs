@@ -1,5 +1,7 @@
 //! Links, neighbours and routes of untrusted netns, and of those that a runtime vouches for.
 
+use std::ops::Range;
+
 use super::*;
 use crate::fact::{Hop, Neighbour, Route, RouteKey, Scope, Vlans};
 
@@ -50,9 +52,14 @@ fn fill(feed: &mut Feed, netns: NetnsRef, count: u32) {
     }
 }
 
+/// What the map has of a netns.
+fn entry(feed: &Feed, netns: NetnsRef) -> &Netns {
+    feed.map.netns(feed.map.find(&netns).unwrap()).unwrap()
+}
+
 /// Number of links, neighbours and routes that are kept.
 fn kept(feed: &Feed, netns: NetnsRef) -> [usize; 3] {
-    let entry = feed.map.netns(feed.map.find(&netns).unwrap()).unwrap();
+    let entry = entry(feed, netns);
     [entry.links().count(), entry.neighbours().count(), entry.routes().count()]
 }
 
@@ -129,10 +136,7 @@ fn what_was_given_up_is_read_anew_once_there_is_room() {
         feed.tell(Observation::Netns { netns: strange(n) });
         fill(&mut feed, strange(n), 100);
     }
-    let beyond = |feed: &Feed, n| {
-        feed.map.netns(feed.map.find(&strange(n)).unwrap()).unwrap().beyond_bounds()
-    };
-    assert!(beyond(&feed, 3) > 0);
+    assert!(entry(&feed, strange(3)).beyond_bounds() > 0);
     for n in 0..3 {
         feed.tell(Observation::NetnsGone { netns: strange(n) });
     }
@@ -147,7 +151,7 @@ fn what_was_given_up_is_read_anew_once_there_is_room() {
     fill(&mut feed, netns, 100);
     let scope = Scope::Routes { netns };
     feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
-    assert_eq!((kept(&feed, netns), beyond(&feed, 3)), ([100, 100, 100], 0));
+    assert_eq!((kept(&feed, netns), entry(&feed, netns).beyond_bounds()), ([100, 100, 100], 0));
     feed.map.assert_fittings_count();
 }
 
@@ -159,19 +163,35 @@ fn neighbours_beyond_the_bound_of_one_netns_go_some_at_a_time() {
     }
     let [_, count, _] = kept(&feed, strange(0));
     assert!((3_800..=4_096).contains(&count), "{count}");
-    let entry = feed.map.netns(feed.map.find(&strange(0)).unwrap()).unwrap();
     let newest: IpAddr = Ipv4Addr::from_bits(0x0b00_0000 + 4_999).into();
-    assert!(entry.neighbours().any(|known| known.neighbour.ip == newest), "the oldest went");
+    assert!(
+        entry(&feed, strange(0)).neighbours().any(|known| known.neighbour.ip == newest),
+        "the oldest went"
+    );
 }
 
-/// A task of the nth process.
+/// A process that sleeps.
 fn task_in(netns: NetnsRef, pid: u32) -> Task {
     Task { comm: "sleep".to_owned(), ..task(pid, netns) }
 }
 
+/// Processes with these pids begin.
+fn begin(feed: &mut Feed, netns: NetnsRef, pids: Range<u32>) {
+    for pid in pids {
+        feed.tell(Observation::Task(task_in(netns, pid)));
+    }
+}
+
+/// A netns of a user without rights.
+fn of_a_user(feed: &mut Feed, n: u32) -> NetnsRef {
+    let netns = strange(n);
+    feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
+    netns
+}
+
 /// Number of tasks that are kept.
 fn tasks(feed: &Feed, netns: NetnsRef) -> usize {
-    feed.map.netns(feed.map.find(&netns).unwrap()).unwrap().tasks().len()
+    entry(feed, netns).tasks().len()
 }
 
 /// Sleeping processes of one user, in one netns or in many, displace none of a pod's, and one of each netns is kept.
@@ -180,18 +200,14 @@ fn tasks_of_a_user_displace_none_of_others() {
     let mut feed = Feed::new(ALL);
     feed.map.bound_tasks(1_000);
     vouch(&mut feed);
-    (0..40).for_each(|n| {
-        feed.tell(Observation::Task(task_in(POD, 100 + n)));
-    });
+    begin(&mut feed, POD, 100..140);
     for n in 0..4 {
-        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
-        for k in 0..500 {
-            feed.tell(Observation::Task(task_in(strange(n), 10_000 + 1_000 * n + k)));
-        }
+        let (netns, first) = (of_a_user(&mut feed, n), 10_000 + 1_000 * n);
+        begin(&mut feed, netns, first..first + 500);
     }
     for n in 100..300 {
-        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
-        feed.tell(Observation::Task(task_in(strange(n), 50_000 + n)));
+        let netns = of_a_user(&mut feed, n);
+        begin(&mut feed, netns, 50_000 + n..50_001 + n);
     }
     assert_eq!(tasks(&feed, POD), 40);
     assert!((100..300).all(|n| tasks(&feed, strange(n)) == 1), "one is always kept");
@@ -201,9 +217,7 @@ fn tasks_of_a_user_displace_none_of_others() {
     let said = format!("uid 65534: {left_out} tasks not kept, of 4 network namespaces");
     assert_eq!(feed.map.said_of_unkept_tasks(), Some(said));
     // A pod takes what it needs.
-    (0..100).for_each(|n| {
-        feed.tell(Observation::Task(task_in(POD, 200 + n)));
-    });
+    begin(&mut feed, POD, 200..300);
     assert_eq!(tasks(&feed, POD), 140);
     feed.map.assert_tasks_count();
 }
@@ -214,8 +228,8 @@ fn of_each_netns_one_task_is_kept() {
     let mut feed = Feed::new(ALL);
     feed.map.bound_tasks(50);
     for n in 0..100 {
-        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
-        feed.tell(Observation::Task(task_in(strange(n), 1_000 + n)));
+        let netns = of_a_user(&mut feed, n);
+        begin(&mut feed, netns, 1_000 + n..1_001 + n);
     }
     assert!((0..100).all(|n| tasks(&feed, strange(n)) == 1));
     assert_eq!(feed.map.said_of_unkept_tasks(), None);
@@ -227,20 +241,15 @@ fn of_each_netns_one_task_is_kept() {
 fn what_is_killed_is_kept_before_what_sleeps() {
     let mut feed = Feed::new(ALL);
     feed.map.bound_tasks(64);
-    let netns = strange(0);
-    feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
-    (0..100).for_each(|n| {
-        feed.tell(Observation::Task(task_in(netns, 100 + n)));
-    });
+    let netns = of_a_user(&mut feed, 0);
+    begin(&mut feed, netns, 100..200);
     let killed = |pid| Task { killed: true, ..task_in(netns, pid) };
     (0..10).for_each(|n| {
         feed.tell(Observation::Task(killed(500 + n)));
     });
     assert_eq!((tasks(&feed, netns), feed.map.leaving().count()), (64, 10));
     vouch(&mut feed);
-    (0..54).for_each(|n| {
-        feed.tell(Observation::Task(task_in(POD, 1_000 + n)));
-    });
+    begin(&mut feed, POD, 1_000..1_054);
     assert_eq!((tasks(&feed, POD), feed.map.leaving().count()), (54, 10));
     feed.map.assert_tasks_count();
 }
@@ -250,15 +259,10 @@ fn what_is_killed_is_kept_before_what_sleeps() {
 fn a_netns_whose_tasks_are_not_all_kept_is_not_empty() {
     let mut feed = Feed::new(ALL);
     feed.map.bound_tasks(10);
-    let netns = strange(0);
-    feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
-    let all: Vec<Task> = (0..30).map(|n| task_in(netns, 100 + n)).collect();
-    all.iter().for_each(|task| {
-        feed.tell(Observation::Task(task.clone()));
-    });
-    let idle = |feed: &Feed| {
-        feed.map.netns(feed.map.find(&netns).unwrap()).unwrap().idle_since().is_some()
-    };
+    let netns = of_a_user(&mut feed, 0);
+    let all: Vec<Task> = (100..130).map(|pid| task_in(netns, pid)).collect();
+    begin(&mut feed, netns, 100..130);
+    let idle = |feed: &Feed| entry(feed, netns).idle_since().is_some();
     feed.wants(0);
     for task in &all[..10] {
         feed.tell(Observation::TaskReleased { task: task.key });
