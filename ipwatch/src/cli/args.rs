@@ -1,6 +1,9 @@
-//! The command line as clap sees it.
+//! The command line as clap sees it: every command, and the options of most.
 
+mod cni;
 mod global;
+mod query;
+mod time;
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -10,19 +13,15 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates as From;
-use jiff::Timestamp;
-use jiff::civil::{Date, Time};
-use jiff::tz::TimeZone;
 
+pub(super) use self::cni::{CniCommand, CniPlaces, CniWhat};
 pub(super) use self::global::{Format, Global, Output};
+pub(super) use self::query::{Earlier, Observation, Query, Within};
+use self::time::{duration, grace, seconds, settle};
 use super::{complete, examples};
-use crate::api::Prefix;
 
 /// The command that writes files.
 const REPORT: &str = "report";
-
-/// The shortest grace of `scan`, as in the configuration.
-const SHORTEST_GRACE: Duration = Duration::from_millis(100);
 
 /// Which IP sits in which network namespace, and who holds it there.
 #[derive(Debug, Parser)]
@@ -178,61 +177,6 @@ pub(super) enum ConfigWhat {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct CniCommand {
-    #[command(flatten)]
-    pub(super) places: CniPlaces,
-    #[command(subcommand)]
-    pub(super) what: CniWhat,
-}
-
-/// Where everything is, if not where kubeadm, k3s, RKE2 and CRI-O have it.
-#[derive(Debug, Args)]
-pub(super) struct CniPlaces {
-    /// Directory of network configurations, instead of the usual ones; may be given several times
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(super) conf_dir: Vec<PathBuf>,
-    /// Directory of CNI plugins, instead of the usual ones; may be given several times
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(super) bin_dir: Vec<PathBuf>,
-    /// Where ipwatch-ipam keeps what it has parked [default: /var/lib/cni/ipwatch-ipam]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(super) parked_dir: Option<PathBuf>,
-    /// Where libcni keeps results [default: /var/lib/cni/results]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(super) cache_dir: Option<PathBuf>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum CniWhat {
-    /// Wrap the IPAM plugin of every network that can be wrapped with ipwatch-ipam
-    Install {
-        /// Show what would change, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-        /// Only replace the copies of the program that are installed already, as an upgrade of the package does
-        #[arg(long, conflicts_with = "dry_run")]
-        program_only: bool,
-    },
-    /// Undo install in every network, and release all parked IPs
-    Uninstall {
-        /// Show what would change, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-    },
-    /// Show which networks are wrapped, which IPs are parked, and the counters
-    Status,
-    /// Release parked IPs that are no longer held
-    Release {
-        /// Only those of this network
-        #[arg(value_name = "NETWORK")]
-        network: Option<String>,
-        /// Also release IPs that are still held: the next pod may be given such an IP
-        #[arg(long)]
-        force: bool,
-    },
-}
-
-#[derive(Debug, Args)]
 pub(super) struct Run {
     #[command(flatten)]
     pub(super) configured: Configured,
@@ -280,109 +224,6 @@ pub(super) struct ClusterScan {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Query {
-    /// Repeat the query whenever something changes
-    #[arg(short, long, global = true)]
-    pub(super) watch: bool,
-    #[command(subcommand)]
-    pub(super) what: Observation,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Observation {
-    /// Addresses: one IP, those of a prefix, or all
-    #[command(after_help = examples::IP)]
-    Ip {
-        #[command(flatten)]
-        within: Within,
-        /// Also show what shares a link or a router with each address
-        #[arg(long, requires = "prefix")]
-        reach: bool,
-        /// Show loopback and link-local addresses as well
-        #[arg(long)]
-        all: bool,
-    },
-    /// Addresses of one netns, or of every netns
-    #[command(after_help = examples::NETNS)]
-    Netns {
-        /// Its cookie, inode or nsid, or the path or name of its mount
-        #[arg(value_name = "NETNS", add = From::new(complete::netns))]
-        netns: Option<String>,
-        /// Show loopback and link-local addresses as well
-        #[arg(long)]
-        all: bool,
-    },
-    /// Pods: their sandboxes, addresses and holders
-    #[command(after_help = examples::POD)]
-    Pod {
-        /// NAMESPACE/NAME, NAME, or a prefix of its uid or container id
-        #[arg(value_name = "POD", add = From::new(complete::pods))]
-        pod: Option<String>,
-        /// Show loopback and link-local addresses as well
-        #[arg(long)]
-        all: bool,
-    },
-    /// Addresses of the netns that a process holds
-    #[command(after_help = examples::PID)]
-    Pid {
-        /// Process or thread id
-        #[arg(value_name = "PID")]
-        pid: u32,
-        /// Show loopback and link-local addresses as well
-        #[arg(long)]
-        all: bool,
-    },
-    /// What is wrong
-    #[command(after_help = examples::FINDINGS)]
-    Findings {
-        /// A finding's id or the beginning of it, a code, an IP, or NAMESPACE/NAME
-        #[arg(value_name = "WHAT", add = From::new(complete::findings_and_codes))]
-        what: Option<String>,
-        /// Include resolved findings and consequences
-        #[arg(long)]
-        all: bool,
-    },
-    /// Who had an IP from when to when, newest first
-    #[command(after_help = examples::HISTORY)]
-    History(Earlier),
-    /// ARP and NDP entries
-    #[command(after_help = examples::NEIGH)]
-    Neigh(Within),
-    /// What IPAM can hand out, what is taken, and where it disagrees with the kernel and the runtime
-    #[command(after_help = examples::IPAM)]
-    Ipam {
-        /// An IP or a prefix, or the name of a network: every reservation of it
-        #[arg(value_name = "IP|NETWORK", add = From::new(complete::networks))]
-        what: Option<String>,
-    },
-}
-
-impl Observation {
-    /// Whether everything is to be shown.
-    pub(super) fn all(&self) -> bool {
-        match self {
-            Self::Ip { all, .. }
-            | Self::Netns { all, .. }
-            | Self::Pod { all, .. }
-            | Self::Pid { all, .. }
-            | Self::Findings { all, .. } => *all,
-            Self::History(_) | Self::Neigh(_) | Self::Ipam { .. } => false,
-        }
-    }
-
-    /// Whether the answer is one that `-o tree` draws.
-    fn has_tree(&self) -> bool {
-        matches!(
-            self,
-            Observation::Ip { .. }
-                | Observation::Netns { .. }
-                | Observation::Pod { .. }
-                | Observation::Pid { .. }
-        )
-    }
-}
-
-#[derive(Debug, Args)]
 pub(super) struct Check {
     /// The IP
     #[arg(value_name = "IP", add = From::new(complete::ips))]
@@ -405,25 +246,6 @@ pub(super) struct Watched {
 pub(super) enum Followed {
     /// ARP and NDP entries as they change, and findings about them
     Neigh,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Within {
-    /// An IP or a prefix, as 10.0.3.17 or 10.0.0.0/24
-    #[arg(value_name = "IP", add = From::new(complete::ips))]
-    pub(super) prefix: Option<Prefix>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Earlier {
-    #[command(flatten)]
-    pub(super) within: Within,
-    /// Only IPs of this pod: NAME, NAMESPACE/NAME or its uid
-    #[arg(long, value_name = "POD", add = From::new(complete::pods))]
-    pub(super) pod: Option<String>,
-    /// Who had it then: 03:12 (UTC, within the last day), 2026-01-01T03:12:00Z, or 10m (ago)
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    pub(super) at: Option<i64>,
 }
 
 #[derive(Debug, Args)]
@@ -562,59 +384,6 @@ pub(super) struct ManPages {
     /// Directory to write them to
     #[arg(value_name = "DIR")]
     pub(super) dir: PathBuf,
-}
-
-/// A duration as people write it.
-fn duration(text: &str) -> Result<Duration, String> {
-    text.parse::<jiff::SignedDuration>()
-        .ok()
-        .and_then(|duration| Duration::try_from(duration).ok())
-        .ok_or_else(|| "not a duration: write it as 500ms, 30s or 1h30m".to_owned())
-}
-
-/// A moment of the past as people write it, in milliseconds since the Unix epoch.
-fn moment(text: &str) -> Result<i64, String> {
-    moment_before(text, Timestamp::now()).ok_or_else(|| {
-        "not a time: write it as 03:12, 2026-01-01T03:12:00Z or 10m (ago)".to_owned()
-    })
-}
-
-fn moment_before(text: &str, now: Timestamp) -> Option<i64> {
-    if let Ok(date) = text.parse::<Timestamp>() {
-        return Some(date.as_millisecond());
-    }
-    // jiff would take 03:12:05 for a duration.
-    if !text.contains(':') {
-        let ago = i64::try_from(duration(text).ok()?.as_millis()).ok()?;
-        return now.as_millisecond().checked_sub(ago);
-    }
-    let time: Time = text.strip_suffix('Z').unwrap_or(text).parse().ok()?;
-    let today = TimeZone::UTC.to_datetime(now).date();
-    let on = |day: Date| TimeZone::UTC.to_timestamp(day.to_datetime(time)).ok();
-    let date = on(today).filter(|date| *date <= now).or_else(|| on(today.yesterday().ok()?))?;
-    Some(date.as_millisecond())
-}
-
-/// A duration of a second at least.
-fn seconds(text: &str) -> Result<Duration, String> {
-    duration(text).and_then(|duration| match duration.as_secs() {
-        0 => Err("too short: a second at least, as 8h".to_owned()),
-        _ => Ok(duration),
-    })
-}
-
-/// Between two looks at a cluster.
-fn settle(text: &str) -> Result<Duration, String> {
-    seconds(text).map_err(|error| error.replace("8h", "5s"))
-}
-
-/// A grace; two looks must fit into it.
-fn grace(text: &str) -> Result<Duration, String> {
-    let grace = duration(text)?;
-    if grace < SHORTEST_GRACE {
-        return Err(format!("too short: {SHORTEST_GRACE:?} at least, as 2s"));
-    }
-    Ok(grace)
 }
 
 #[cfg(test)]

@@ -87,37 +87,6 @@ fn every_command_shows_examples_that_it_takes() {
 }
 
 #[test]
-fn moments_as_people_write_them() {
-    let now: Timestamp = "2026-01-02T03:00:00Z".parse().unwrap();
-    let date = |text: &str| {
-        let moment = moment_before(text, now)?;
-        Some(Timestamp::from_millisecond(moment).unwrap().to_string())
-    };
-    for (text, is) in [
-        ("2026-01-01T03:12:00Z", "2026-01-01T03:12:00Z"),
-        ("02:59", "2026-01-02T02:59:00Z"),
-        ("03:12", "2026-01-01T03:12:00Z"),
-        ("03:12:05Z", "2026-01-01T03:12:05Z"),
-        ("10m", "2026-01-02T02:50:00Z"),
-    ] {
-        assert_eq!(date(text).as_deref(), Some(is), "{text}");
-    }
-    for bad in ["", "noon", "25:00", "2026-01-01"] {
-        assert!(moment(bad).is_err(), "{bad:?}");
-    }
-}
-
-#[test]
-fn durations_as_people_write_them() {
-    assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
-    assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
-    assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-    for bad in ["", "5", "-3s", "5 parsecs"] {
-        assert!(duration(bad).is_err(), "{bad:?}");
-    }
-}
-
-#[test]
 fn a_file_is_for_a_report_alone() {
     let output = |line: &str| parse(line).unwrap().global.output;
     let file = Output::File("incident.html".into());
