@@ -104,6 +104,7 @@ fn main() -> std::process::ExitCode {
         prevention::by_hand::TESTS,
         prevention::churn::TESTS,
         prevention::leave::TESTS,
+        prevention::rate::TESTS,
         prevention::strangers::TESTS,
         prevention::window::TESTS,
         never::TESTS,

@@ -3,6 +3,7 @@
 //!
 //! - [`by_hand`]: `ipwatch cni release`, and what an ADD does if all that is left is held.
 //! - [`churn`]: many calls at once while plugins and daemons are killed, and healthy pods.
+//! - [`rate`]: how many ADDs a second are served, beside the bare delegate.
 //! - [`leave`]: how the plugin is installed on a node and removed from it.
 //! - [`strangers`]: others that have the addresses of the range.
 //! - [`window`]: the moments in which an address that is up can still be given to an ADD.
@@ -10,6 +11,7 @@
 pub(crate) mod by_hand;
 pub(crate) mod churn;
 pub(crate) mod leave;
+pub(crate) mod rate;
 pub(crate) mod strangers;
 pub(crate) mod window;
 

@@ -196,8 +196,12 @@ pub fn answered(plugin: Command, config: &str) -> Output {
 }
 
 /// The addresses of a result.
+///
+/// # Panics
+/// It is none.
+#[must_use]
 #[track_caller]
-fn addresses(result: &[u8]) -> Vec<IpAddr> {
+pub fn addresses(result: &[u8]) -> Vec<IpAddr> {
     let result: Value = serde_json::from_slice(result).expect("a result");
     let ips = result["ips"].as_array().expect("addresses");
     let ip = |ip: &Value| {
