@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -46,11 +45,15 @@ pub(crate) fn environment(command: &str, container: &str) -> Environment {
     }
 }
 
-/// Writes an executable shell script.
+/// Writes an executable shell script. Another process does: if this one had it open for writing, what other tests start at that
+/// moment would have so too until its `execve`, and what somebody writes to is not executed (`deny_write_access`, fs/exec.c).
 pub(crate) fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
     let path = dir.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut install = std::process::Command::new("install");
+    install.args(["-m", "755", "/dev/stdin"]).arg(&path).stdin(std::process::Stdio::piped());
+    let mut child = install.spawn().unwrap();
+    write!(child.stdin.take().unwrap(), "#!/bin/sh\n{body}\n").unwrap();
+    assert!(child.wait().unwrap().success());
     path
 }
 
