@@ -351,7 +351,10 @@ fn run(lab: &Lab, begin: &dyn Fn(), stop: &AtomicBool, made: &AtomicUsize) {
                     }
                     node.cycle(n, watch);
                     if cycles.fetch_add(1, Ordering::Relaxed) % 100 == 0 {
-                        quiet(&watch.lock().expect("no node has failed"), (made_so_far, made));
+                        quiet(
+                            &watch.lock().expect("no node has failed"),
+                            (made_so_far, made, began),
+                        );
                     }
                 }
             });
@@ -363,9 +366,9 @@ fn run(lab: &Lab, begin: &dyn Fn(), stop: &AtomicBool, made: &AtomicUsize) {
     let rate = made.load(Ordering::Relaxed) as f64 / took.as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     std::thread::sleep(AFTERWARDS);
-    quiet(&watch, (cycles, made));
+    quiet(&watch, (cycles, made, began));
     let daemon = watch.daemon();
-    lead::healthy(cycles, made.load(Ordering::Relaxed), 0);
+    lead::healthy(cycles, made.load(Ordering::Relaxed), 0, took);
     let steady = nodes.iter().flat_map(|node| &node.steady);
     knows_the_living_alone(lab, daemon, &steady.map(|pod| &**pod).collect::<Vec<_>>());
     let _guilty = never::guilty(lab);
@@ -380,7 +383,7 @@ fn run(lab: &Lab, begin: &dyn Fn(), stop: &AtomicBool, made: &AtomicUsize) {
 
 /// Checks that nothing was reported, not even as `pending`; a report counts as a false alarm.
 #[track_caller]
-fn quiet(watch: &Watch<'_>, (cycles, made): (usize, &AtomicUsize)) {
+fn quiet(watch: &Watch<'_>, (cycles, made, began): (usize, &AtomicUsize, Instant)) {
     let mut changes = watch.changes();
     changes.retain(|change| !never::is_elsewhere(watch.lab, change));
     let logged = never::logged(watch.lab, watch.daemon());
@@ -389,7 +392,7 @@ fn quiet(watch: &Watch<'_>, (cycles, made): (usize, &AtomicUsize)) {
     }
     let ids: std::collections::BTreeSet<String> =
         changes.iter().map(|change| change["finding"]["id"].to_string()).collect();
-    lead::healthy(cycles, made.load(Ordering::Relaxed), ids.len().max(1));
+    lead::healthy(cycles, made.load(Ordering::Relaxed), ids.len().max(1), began.elapsed());
     panic!("after {cycles} cycles: {logged:?} {changes:#?}");
 }
 

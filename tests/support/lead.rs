@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use crate::{Daemon, poll, table};
 
 /// Prefix of a line about one lead; its cells are separated by tabs.
 const LEAD: &str = "LEAD ";
-/// Prefix of the line of a healthy run: its cycles, its CNI calls, and its false alarms.
+/// Prefix of the line of a healthy run: its cycles, its CNI calls, its false alarms, and its seconds.
 const HEALTHY: &str = "HEALTHY ";
 
 /// All events of a daemon, with the times at which they were received.
@@ -174,15 +174,15 @@ fn enter(
 }
 
 /// Adds a healthy run to the table: its size, and the number of findings although nothing was wrong.
-pub fn healthy(cycles: usize, calls: usize, false_alarms: usize) {
-    println!("{HEALTHY}{cycles}\t{calls}\t{false_alarms}");
+pub fn healthy(cycles: usize, calls: usize, false_alarms: usize, took: Duration) {
+    println!("{HEALTHY}{cycles}\t{calls}\t{false_alarms}\t{}", took.as_secs());
 }
 
 /// The leads of a test run; of several runs of a case the worst.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: BTreeMap<(String, String), Row>,
-    healthy: Vec<[u64; 3]>,
+    healthy: Vec<[u64; 4]>,
 }
 
 #[derive(Debug)]
@@ -205,7 +205,7 @@ impl Table {
         }
         for run in log.lines().filter_map(|line| line.strip_prefix(HEALTHY)) {
             let cells: Vec<u64> = run.split('\t').filter_map(|cell| cell.parse().ok()).collect();
-            self.healthy.extend(<[u64; 3]>::try_from(cells).ok());
+            self.healthy.extend(<[u64; 4]>::try_from(cells).ok());
         }
     }
 
@@ -240,9 +240,10 @@ impl Table {
         };
         let heads = ["lead time: case", "finding", "machine lead", "human lead", "named right"];
         table::print(heads, self.rows.iter().map(line).collect());
-        for [cycles, calls, alarms] in &self.healthy {
+        for [cycles, calls, alarms, seconds] in &self.healthy {
             println!(
-                "false alarms: {alarms} in a healthy run of {cycles} pod cycles and {calls} CNI calls beside them"
+                "false alarms: {alarms} in a healthy run of {cycles} pod cycles in {seconds} s and {calls} CNI calls \
+                 beside them"
             );
         }
     }

@@ -82,14 +82,14 @@ fn what_the_harness_and_the_benchmarks_print_is_read() {
         "        stuck holder named, after its grace                         897ms        goal < 2 s",
         "FIGURE 65,000 reservations loaded  median 292 ms, worst 317 ms of 5  goal median < 300 ms",
         "        a duplicate fires 570ms after the second address",
-        "false alarms: 0 in a healthy run of 60 pod cycles and 2500 CNI calls beside them",
+        "false alarms: 0 in a healthy run of 60 pod cycles in 50 s and 2500 CNI calls beside them",
     ]);
     let expected = [
         line("stuck holder named, after its grace", "897ms", "< 2 s"),
         line("65,000 reservations loaded", "median 292 ms, worst 317 ms of 5", "median < 300 ms"),
         line(
             "false alarms of a healthy run",
-            "0 in a healthy run of 60 pod cycles and 2500 CNI calls beside them",
+            "0 in a healthy run of 60 pod cycles in 50 s and 2500 CNI calls beside them",
             "0",
         ),
     ];
