@@ -168,7 +168,8 @@ fn a_finding_is_in_the_journal_with_its_runbook(lab: &Lab) {
         ("IPWATCH_IP", &lab.ip(1).to_string()),
         ("IPWATCH_NETNS", &stuck.netns.inode.to_string()),
         ("IPWATCH_SEVERITY", finding["severity"].as_str().unwrap()),
-        ("PRIORITY", "4"),
+        // A process that belongs to no known pod asks nobody to act.
+        ("PRIORITY", if finding["severity"] == "info" { "6" } else { "4" }),
         ("SYSLOG_IDENTIFIER", "ipwatch"),
         ("_SYSTEMD_UNIT", "ipwatch.service"),
     ];
