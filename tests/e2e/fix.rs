@@ -356,8 +356,8 @@ fn a_netns_and_a_pair_that_nobody_uses_go(lab: &Lab) {
     assert!(held[0]["why"].as_str().is_some_and(|why| why.contains("holds it")), "{held:#?}");
     assert!(is_mounted(netns.path()), "it was in use");
     drop(open);
-    // The daemon may have seen this process, and then looks again.
-    eventually("it is unmounted", SOON, || {
+    // The daemon may have seen this process, and then looks again: 1, 5 and 30 s later (`SEARCH_PAUSES`).
+    eventually("it is unmounted", 2 * SOON, || {
         let out = fix(lab, &daemon, &[id, "--yes", "-o", "json"]);
         let document: Value = serde_json::from_slice(&out.stdout).ok()?;
         (out.status.success() && document["fix"]["items"][0]["state"] == "done").then_some(())

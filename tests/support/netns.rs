@@ -176,6 +176,15 @@ pub fn sweep(prefix: &str) {
     }
 }
 
+/// Removes the devices of the host's netns that are named after a tag, and with a device the other end of its pair.
+pub fn sweep_devices(tag: &str) {
+    let Ok(devices) = fs::read_dir("/sys/class/net") else { return };
+    let names = devices.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    for name in names.filter(|name| crate::lab::is_of(name, tag)) {
+        let _ = Command::new("ip").args(["link", "delete", &name]).status();
+    }
+}
+
 /// In a copy of the node's mounts: keeps the mounts of this test, and these paths. It drops those of others, because
 /// they would hold the netns of concurrent tests.
 pub fn forget_others(keeps: &[String]) {

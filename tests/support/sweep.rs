@@ -27,6 +27,7 @@ pub fn sweep(tag: &str) {
     kubernetes::sweep(tag);
     pod::sweep(tag);
     netns::sweep(&prefix);
+    netns::sweep_devices(tag);
     let _ = fs::remove_dir_all(dir);
 }
 
