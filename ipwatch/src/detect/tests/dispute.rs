@@ -149,6 +149,20 @@ fn an_ip_that_comes_up_with_its_reservation_may_be_the_new_containers() {
     }
 }
 
+/// A pod is stuck at once: its IP is freed and handed to the next pod within two seconds. What it had until the release is
+/// not the new one's.
+#[test]
+fn an_ip_that_was_up_before_its_release_is_not_the_new_containers() {
+    let mut case = Case::reserved();
+    let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+    case.at(1_400, Observation::AddressGone { netns: POD, key });
+    let address = Address { key, scope: Some(0), flags: Some(0) };
+    case.at(1_500, Observation::Address { netns: POD, address });
+    case.release(2_000, 5);
+    case.reserve(3_100, 5, NEW);
+    assert!(case.codes_at(3_101).contains(&Code::IpConflictImminent));
+}
+
 #[test]
 fn a_store_that_is_degraded_or_listed_anew_takes_nothing_back() {
     let mut case = Case::unreserved(2_000);

@@ -323,7 +323,9 @@ impl NodeMap {
                 && self.is_one_network(holder, entry, own)
             {
                 let apart = own.is_none_or(|own| entry.first_seen.since(own.at) > SEPARATE);
-                let came_with_it = address.plus(UNTOLD_ADD) > entry.first_seen;
+                // What was up until the holder's own reservation was released, and a while after, came with that one.
+                let came_before = freed.is_some() && apart;
+                let came_with_it = !came_before && address.plus(UNTOLD_ADD) > entry.first_seen;
                 let pause = match (own.is_none() && entry.preexisting, came_with_it, apart) {
                     (true, ..) => UNSEEN_RELEASE,
                     (false, true, _) => UNTOLD_ADD,
