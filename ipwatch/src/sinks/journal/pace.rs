@@ -3,7 +3,7 @@
 //! Whoever can create a netns can cause findings about it without end, each with a line when it opens, fires and ends. Each
 //! user therefore has a budget of lines, and so have all netns together of which is not known whose they are. Only lines of
 //! the lowest severity are limited: a finding that asks a person to act is always logged. Findings that are not logged are
-//! in `ipwatch findings` and everywhere else.
+//! in `ipwatch query findings` and everywhere else.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ impl Pace {
             let count = std::mem::take(&mut lines.held_back);
             let whose = user.map_or("users that are not known".to_owned(), |uid| format!("uid {uid}"));
             format!(
-                "{count} changes of findings about network namespaces of {whose} are not in the log: see `ipwatch findings`"
+                "{count} changes of findings about network namespaces of {whose} are not in the log: see `ipwatch query findings`"
             )
         });
         told.collect()
@@ -116,7 +116,7 @@ mod tests {
         let told = pace.due(BootNs(4_000 * SEC));
         let count = 3_000 - 128 + 36_000 - in_an_hour;
         let said = " changes of findings about network namespaces of uid 1000 are not in the log: ";
-        assert_eq!(told, [format!("{count}{said}see `ipwatch findings`")]);
+        assert_eq!(told, [format!("{count}{said}see `ipwatch query findings`")]);
         assert!(pace.due(BootNs(5_000 * SEC)).is_empty());
         logged(&mut pace, Some(1000), 3_000, 5_000);
         assert!(pace.due(BootNs(5_059 * SEC)).is_empty(), "not so soon");
