@@ -11,14 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use rustix::process::{self, Pid, Signal};
 use support::cgroup::Memory;
 use support::fuse::Hung;
 use support::harness::FIGURE;
 use support::poll::until;
 use support::stuck::{self, How};
-use support::{
-    Config, Daemon, Lab, Need, Netns, daemon, eventually, patience, proc, prometheus, sys,
-};
+use support::{Config, Daemon, Lab, Need, Netns, daemon, eventually, patience, proc, prometheus};
 
 support::tests! {
     netns_that_are_full_take_no_memory @ Alone,
@@ -77,7 +76,7 @@ impl Stranger {
 impl Drop for Stranger {
     fn drop(&mut self) {
         // Loops that it has started would go on, and take the CPUs from what is measured next.
-        let _ = sys::kill_group(self.child.id(), libc::SIGKILL);
+        let _ = process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }

@@ -105,13 +105,6 @@ pub fn kill(pid: u32, signal: i32) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sends a signal to the process group that this process leads.
-pub fn kill_group(leader: u32, signal: i32) -> io::Result<()> {
-    // SAFETY: killpg takes two integers and touches no memory of ours.
-    let rc = unsafe { libc::killpg(leader as libc::pid_t, signal) };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// A thread stopped by ptrace: it does nothing, while the other threads of its process continue.
 #[derive(Debug)]
 pub struct Held {
