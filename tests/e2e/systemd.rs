@@ -1,5 +1,5 @@
-//! ipwatch as a service of a real systemd, from the package: install, readiness, capabilities, watchdog, reload,
-//! upgrade, removal. Runs in a VM that `cargo xtask test --only systemd` boots.
+//! ipwatch as a service of a real systemd, from the package: README's way to the first finding, install, readiness,
+//! capabilities, watchdog, reload, upgrade, removal. Runs in a VM that `cargo xtask test --only systemd` boots.
 //!
 //! The tests share one service and run one after the other; each sets it up as required.
 
@@ -8,14 +8,17 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use support::fuse::Hung;
+use support::pod::CNI_CACHE;
 use support::poll::until;
 use support::role::{Helper, Role};
-use support::stuck::Stuck;
+use support::stuck::{self, How, Stuck};
 use support::systemd::{self, property};
 use support::unit::{self, status};
-use support::{Config, Daemon, Lab, Netns, daemon, eventually, sys};
+use support::{Config, Daemon, Lab, Netns, Sandbox, daemon, eventually, sys};
 
 support::tests! {
+    the_readme_leads_to_the_first_finding needs [Systemd, Fuse] @ Alone,
     an_installed_package_is_a_service_that_is_ready needs [Systemd] @ Alone,
     it_has_the_units_capabilities_and_no_other needs [Systemd] @ Alone,
     a_capability_that_is_taken_away_is_named needs [Systemd] @ Alone,
@@ -25,6 +28,72 @@ support::tests! {
     an_upgrade_restarts_it_and_keeps_findings needs [Systemd, Fuse] @ Alone,
     what_is_removed_is_gone needs [Systemd] @ Alone,
     its_exposure_is_as_documented needs [Systemd] @ Alone,
+}
+
+/// README, of which the first block of commands below "Install" is typed.
+const README: &str = include_str!("../../README.md");
+/// What a new user types, at most, from nothing to an explained finding.
+const COMMANDS: usize = 5;
+
+/// Types a command in this directory, and returns what it printed. Nobody answers its questions.
+#[track_caller]
+fn typed(command: &str, dir: &Path) -> String {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).current_dir(dir).stdin(std::process::Stdio::null());
+    let out = shell.output().expect("a shell");
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let error = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{command}: {}\n{said}{error}", out.status);
+    println!("# {command}\n{said}");
+    said
+}
+
+/// A process of a pod hangs, with the configuration of the package and without a word from a runtime.
+fn the_readme_leads_to_the_first_finding(lab: &Lab) {
+    if systemd::installed().is_some() {
+        systemd::purge();
+    }
+    let netns = Netns::new(lab, "n");
+    netns.veth_to_host();
+    netns.add_address(&lab.cidr(7), "eth0");
+    let pod = Sandbox::make(lab, &netns, &lab.cidr(7), "");
+    fs::create_dir_all(CNI_CACHE).expect("make the cache");
+    for entry in fs::read_dir(pod.cache()).expect("the pod's result").flatten() {
+        fs::copy(entry.path(), Path::new(CNI_CACHE).join(entry.file_name())).expect("cache it");
+    }
+    let mut hung = Hung::mount(lab);
+    let mut helper = stuck::start_as(How::Kill, &netns, &mut hung, |helper| helper.within(&pod));
+    pod.await_in(helper.pid());
+    stuck::hang(How::Kill, &mut helper);
+
+    let (_, install) = README.split_once("\n## Install\n").expect("a section");
+    let block = install.lines().skip_while(|line| !line.starts_with("    "));
+    let commands: Vec<&str> = block
+        .map_while(|line| line.strip_prefix("    "))
+        .map(|line| line.split("  #").next().unwrap_or_default().trim())
+        .collect();
+    let ["cargo xtask package", steps @ .., last] = &commands[..] else { panic!("{commands:?}") };
+    // As the first command leaves it.
+    let made = lab.subdir("target").join("package");
+    fs::create_dir(&made).expect("a directory");
+    let package = &systemd::packages()[0];
+    fs::copy(package, made.join(package.file_name().expect("a name"))).expect("copy the package");
+    steps.iter().for_each(|command| drop(typed(command, lab.dir())));
+    assert_eq!((property("ActiveState"), property("NRestarts")), ("active".into(), "0".into()));
+    let said = eventually("the first finding", 30, || {
+        let said = typed(last, lab.dir());
+        let fires = said.contains(&lab.ip(7).to_string()) && !said.contains("seen once so far");
+        fires.then_some(said)
+    });
+    let next = said.lines().find_map(|line| line.strip_prefix("Next: ")).expect("a next command");
+    assert!(commands.len() < COMMANDS, "{commands:?}, and {next}");
+    let told = typed(next, lab.dir());
+    let name = format!("{}/{}", Sandbox::NAMESPACE, pod.name);
+    let holder = format!("held by pid {} ", helper.pid());
+    for part in [holder.as_str(), &name, "ip-held-by-stuck-process", "\nFIX ", "\nPROOF "] {
+        assert!(told.contains(part), "{part:?} is not in {told}");
+    }
+    fs::remove_dir_all(CNI_CACHE).expect("remove the cache");
 }
 
 /// The firing finding about the process that hangs.

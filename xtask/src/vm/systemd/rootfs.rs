@@ -16,11 +16,11 @@ const TOOLS: &[&str] = &["mmdebstrap", "debian-archive-keyring", "e2fsprogs"];
 const RELEASE: &str = "bookworm";
 
 /// Packages beyond the essential ones. dbus is needed by `systemctl`, udev renames devices as on a node, procps has
-/// the `kill` of the unit's `ExecReload`.
-const PACKAGES: &str = "systemd,systemd-sysv,udev,dbus,iproute2,procps";
+/// the `kill` of the unit's `ExecReload`, and apt installs the package as README says.
+const PACKAGES: &str = "systemd,systemd-sysv,udev,dbus,iproute2,procps,apt";
 
 /// Must be incremented if a change here affects the image.
-const EDITION: u32 = 1;
+const EDITION: u32 = 2;
 
 /// Size of the disk: more than twice its contents.
 const SIZE: &str = "600M";
