@@ -15,6 +15,7 @@ mod lasting;
 mod latency;
 mod prevention;
 mod runtime;
+mod top;
 mod usage;
 
 use std::path::Path;
@@ -186,6 +187,7 @@ const TESTS: &[Test] = &[
         &[Need::Fuse, Need::FakeCri],
         runtime::a_node_with_250_sandboxes,
     ),
+    bench("bench::top_over_250_pods", &[], top::of_250_pods),
     bench("bench::ten_minutes_with_250_pods", &[], lasting::ten_minutes_with_250_pods),
     bench("bench::a_thousand_netns", &[], a_thousand_netns),
     bench("bench::an_add_through_ipwatch_ipam", &[Need::Cni], prevention::of_an_add),
