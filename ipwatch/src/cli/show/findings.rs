@@ -216,6 +216,12 @@ mod tests {
             ]
         );
         assert_eq!(lines[4..], ["Next: ipwatch explain k3f9"]);
+        // README's incident begins with it.
+        let readme = include_str!("../../../../README.md");
+        let (_, incident) = readme.split_once("\n    # ipwatch query findings\n").unwrap();
+        let printed: Vec<&str> = incident.lines().map(str::trim_start).collect();
+        assert_eq!((printed[1], printed[2]), (lines[1], lines[2]));
+        assert_eq!(printed[4], lines[4]);
         let scanned = shown(|_| {}, |view| View { asked: false, ..view });
         assert!(scanned.ends_with("Next: ipwatch explain ip-held-by-stuck-process\n"), "{scanned}");
     }
