@@ -89,6 +89,12 @@ impl<'a> Wanted<'a> {
         }
         Ok(wanted)
     }
+
+    /// Whether the parts of `--long` that need no root run: what bolt writes, and every fuzz target.
+    fn takes_long_over_units(&self) -> bool {
+        // With another part, or a filter, only that runs, in its long form.
+        self.long && self.only.iter().all(|name| *name == "unit")
+    }
 }
 
 fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<()> {
@@ -102,8 +108,7 @@ fn parts(wanted: &Wanted<'_>, tally: &mut Tally, phases: &mut Phases) -> Result<
     if wants("instructions") {
         tally.add(&phases.run("instructions of the pure half", instructions::test)?);
     }
-    // With a filter only those tests run, in their long form.
-    if wanted.long && filters.is_empty() {
+    if wanted.takes_long_over_units() {
         tally.add(&phases.run("a live bolt file", live_bolt)?);
         tally.add(&phases.run("fuzz targets", fuzz::all)?);
     }
@@ -309,4 +314,18 @@ fn count_and(command: &mut Command, mut each: impl FnMut(&str)) -> Result<Tally>
         tally.add(&Tally::failure(&format!("{command:?} ended with {status}")));
     }
     Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_that_is_named_in_its_long_form_runs_without_the_others() {
+        let long = |args: &[&str]| Wanted::parse(args).unwrap().takes_long_over_units();
+        assert!(long(&["--long"]) && long(&["--long", "--only", "unit"]));
+        assert!(!long(&[]) && !long(&["--only", "unit"]));
+        assert!(!long(&["--long", "--only", "systemd"]));
+        assert!(!long(&["--long", "--only", "fifty_calls"]));
+    }
 }
