@@ -82,7 +82,15 @@ fn a_person_looks_and_leaves(lab: &Lab) {
     let place = Place::new(lab);
     let (stage, config) = node(lab, &place.0);
     let config = Config::of(&config);
-    let daemon = Daemon::start(lab, &config);
+    let netns = place.0.join("netns").join(Pod::TWIN.netns());
+    let start = || {
+        // A picture shows the path of the ledger.
+        let (program, state) = (Command::new(daemon::binary()), place.0.join("state"));
+        let mut daemon = Daemon::spawn_by(program, lab, &config, &state);
+        daemon.await_ready();
+        daemon
+    };
+    let daemon = start();
     for (code, pod) in [("netns-leaked", Pod::LEAKED), ("ip-duplicate", Pod::TWIN)] {
         daemon.await_firing(code, SOON, |finding| finding["subject"]["ip"] == pod.ip().as_str());
     }
@@ -110,18 +118,26 @@ fn a_person_looks_and_leaves(lab: &Lab) {
     terminal.await_text(&["netns-leaked", "ip-duplicate"]);
     terminal.resize(200, 32);
     terminal.await_text(&["netns-leaked", "Sources"]);
+    for (word, how) in [("add", " up "), ("del", " gone ")] {
+        let done = inside(&netns, &format!("ip address {word} 10.88.7.30/32 dev eth0")).status();
+        assert!(done.expect("run ip").success());
+        support::poll::until(how, 20, || {
+            let screen = terminal.screen().text();
+            screen.lines().any(|line| line.contains(" 10.88.7.30 ") && line.contains(how))
+        });
+    }
     keep(&mut terminal, "top-200");
     terminal.resize(10, 4);
     terminal.await_text(&["node-17"]);
     terminal.resize(80, 24);
     terminal.await_text(&["netns-leaked"]);
 
-    costs_little(&mut terminal, &place.0.join("netns").join(Pod::TWIN.netns()));
+    costs_little(&mut terminal, &netns);
 
     // The daemon goes, and comes back.
     daemon.crash();
     terminal.await_text(&["STALE, as of ", "trying again within"]);
-    let daemon = Daemon::start(lab, &config);
+    let daemon = start();
     support::poll::until("it is live again", 30, || !terminal.screen().text().contains("STALE"));
     terminal.type_in("q");
     assert!(terminal.await_end().success());
@@ -138,6 +154,13 @@ fn a_person_looks_and_leaves(lab: &Lab) {
     drop(stage);
 }
 
+/// A shell command in a netns.
+fn inside(netns: &Path, script: &str) -> Command {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", netns.display())).args(["sh", "-c", script]);
+    command
+}
+
 /// Its share of a core while addresses come and go, which has it draw as often as it ever does.
 fn costs_little(terminal: &mut Pty, netns: &Path) {
     const SECONDS: u32 = 4;
@@ -146,8 +169,7 @@ fn costs_little(terminal: &mut Pty, netns: &Path) {
          ip address del 10.88.7.61/32 dev eth0; sleep 0.05; n=$((n+1)); done",
         SECONDS * 10
     );
-    let mut churn = Command::new("nsenter");
-    churn.arg(format!("--net={}", netns.display())).args(["sh", "-c", &script]);
+    let mut churn = inside(netns, &script);
     let (before, written) = (proc_ticks(terminal.pid()), terminal.written);
     let mut churn = churn.spawn().expect("addresses that come and go");
     while churn.try_wait().expect("it runs").is_none() {
