@@ -152,6 +152,7 @@ impl NodeMap {
                 self.lost = Some(at);
                 self.lost_last = at;
                 self.conflict.readdressed();
+                self.doubt_all_left_out();
                 if *calls {
                     self.calls_lost(at);
                 }

@@ -486,6 +486,7 @@ impl Core {
             short.push(detail);
         }
         short.extend(map.said_of_unkept_tasks());
+        short.extend(map.said_of_unkept_netns());
         let held_back = map.said_of_held_back(clock::now());
         let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
         short.extend(held_back.map(|(said, _)| said));

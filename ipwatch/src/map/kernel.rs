@@ -1,7 +1,8 @@
 //! State of the kernel: netns under the kernel's names for them, their devices, addresses, neighbours and routes, and
 //! the tasks in them.
 //!
-//! - `identity`: which netns a fact is about; reused names never merge two netns.
+//! - `identity`: which netns a fact is about; reused names never merge two netns. `census`: how many netns are kept, and
+//!   whose; `left_out`: the names of the others.
 //! - `netns`: what a dump may and may not overwrite. `tombstones`: what a dump must not revive. `addresses`: address
 //!   identity as in the kernel; `shares`: limits on addresses and how they are shared; `apart`: whose incompleteness
 //!   concerns nobody else; `fittings`: the same limits for
@@ -13,16 +14,19 @@
 //!   kept. `missed`: changes that no event reported. `teardown`: whether the kernel makes progress with teardown.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //!
-//! Invariants: a name maps to one netns and every name of a netns maps to it (`names`); `by_ip` has exactly the IPs of
+//! Invariants: a name maps to one netns and every name of a netns maps to it (`names`); no cookie of it is among those
+//! left out; `by_ip` has exactly the IPs of
 //! the addresses in `netns`; a task in the table is in the set of its netns.
 
 mod addresses;
 mod apart;
+mod census;
 mod crowd;
 mod fittings;
 mod holder;
 mod identity;
 mod incomplete;
+mod left_out;
 mod links;
 mod missed;
 mod neighbours;
@@ -67,6 +71,7 @@ pub(super) struct Kernel {
     shares: shares::Shares,
     fittings: fittings::Fittings,
     crowd: crowd::Crowd,
+    census: census::Census,
     netlink_reconcile: netlink_reconcile::Unconfirmed,
     unresolved_peers: unresolved_peers::UnresolvedPeers,
     news: news::News,

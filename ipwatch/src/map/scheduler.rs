@@ -362,6 +362,7 @@ const STEPS: &[Step] = &[
     },
     // Both may schedule netns to be reopened, so they come before the requests for that.
     |map, turn| map.reread_short(turn.now),
+    |map, turn| map.settle_left_out(turn.now),
     |map, turn| map.settle_doubts(turn.now),
     // The requests.
     |map, turn| {

@@ -1,10 +1,11 @@
 //! Rules of the map, one test each. `detail`: sources that report less than others; `order`: events out of order; `incomplete`: events
-//! that one netns lost;
+//! that one netns lost; `census`: more netns than are kept;
 //! `model`: random sequences; `topology`: links and routes; `reach`: who can reach whom.
 
 mod addresses;
 mod blocks;
 mod calls;
+mod census;
 mod conflicts;
 mod detail;
 mod endings;

@@ -44,7 +44,7 @@ pub use runtime::{ContainerEntry, SandboxEntry, SandboxVerdict};
 pub(crate) use sandbox::strip_var;
 pub use unasked::Why;
 
-use crate::fact::{Attachment, BootNs, PodName};
+use crate::fact::{Attachment, BootNs, Life, PodName};
 
 use super::{NetnsId, NodeMap};
 
@@ -82,6 +82,15 @@ impl Workload {
     /// The sandbox of this container, as its runtime reports it.
     pub(super) fn sandbox_of_container(&self, id: &str) -> Option<&str> {
         self.runtimes.sandbox_of_container(id)
+    }
+
+    /// The first process of each living sandbox with a network of its own, as its runtime reports it.
+    pub(super) fn first_pids(&self) -> impl Iterator<Item = u32> {
+        let lives = |entry: &&SandboxEntry| {
+            let sandbox = &entry.sandbox;
+            entry.gone.is_none() && sandbox.life == Life::Alive && !sandbox.host_network
+        };
+        self.runtimes.sandboxes().filter(lives).filter_map(|entry| entry.sandbox.pid)
     }
 
     /// The container whose netns, according to a plugin's arguments, is at this path.

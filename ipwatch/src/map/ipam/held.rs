@@ -107,8 +107,7 @@ impl NodeMap {
             return Hold::Leaving(holder, given);
         }
         // That no netns has it is known only if all addresses and the content of the store are known.
-        let knows = self.answers(SourceName::Netlink)
-            && self.short_within_reach().next().is_none()
+        let knows = self.knows_all_addresses()
             && self.store_listed(place.store).is_some()
             && self.store_answers(place.store);
         if knows { Hold::Nobody } else { Hold::Unknown }
@@ -133,10 +132,12 @@ impl NodeMap {
         all.filter(move |netns| !netns.host && has(netns, ip))
     }
 
-    /// Whether the addresses of every netns are known.
+    /// Whether the addresses are known of every netns in which an IP of the node may be.
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
-        self.answers(SourceName::Netlink) && self.short_within_reach().next().is_none()
+        self.answers(SourceName::Netlink)
+            && self.short_within_reach().next().is_none()
+            && !self.is_left_out_within_reach()
     }
 
     /// The addresses that a DEL may free: those reserved for a container in a network, each with every netns of that container

@@ -6,22 +6,30 @@ use std::collections::BTreeSet;
 use super::Netns;
 use crate::map::{NetnsId, NodeMap, Table};
 
+/// What is connected with the node.
+pub(super) struct Connected {
+    /// Every netns that is, those that are not users' included.
+    pub(super) users: BTreeSet<NetnsId>,
+    /// Whether a user's that is has a device that leads to a netns which is not known, or not kept.
+    pub(super) leads_out: bool,
+}
+
 impl NodeMap {
     /// Netns with addresses that are not known, in which an IP of the node may be.
     pub fn short_within_reach(&self) -> impl Iterator<Item = &Netns> {
         let has_users = self.short().any(Netns::is_of_a_user_namespace);
-        let connected = if has_users { self.connected_users() } else { BTreeSet::new() };
+        let connected = if has_users { self.connected_users().users } else { BTreeSet::new() };
         self.short()
             .filter(move |entry| !entry.is_of_a_user_namespace() || connected.contains(&entry.id))
     }
 
     /// The netns in user namespaces that are connected with others, directly or by each other. One walk over their
     /// devices and those of all others, because a user can join any number of netns.
-    fn connected_users(&self) -> BTreeSet<NetnsId> {
+    pub(super) fn connected_users(&self) -> Connected {
         let (mut connected, mut left) = (BTreeSet::new(), Vec::new());
         let mut joined: Table<NetnsId, Vec<NetnsId>> = Table::default();
-        // Netns with an end of a pair of which the other end is not known.
-        let mut loose = Vec::new();
+        // Netns of users with an end of a pair of which the other end is not known, and with other such devices.
+        let (mut loose, mut led_away) = (Vec::new(), Vec::new());
         let mut is_loose_elsewhere = false;
         for entry in self.kernel.all() {
             let is_users = entry.is_of_a_user_namespace();
@@ -36,7 +44,7 @@ impl NodeMap {
                     Some(None) if !is_users => is_loose_elsewhere = true,
                     Some(None) if link.is_pair() => loose.push(entry.id),
                     // A macvlan's parent, a tunnel's underlay: only root can have moved the device away from it.
-                    Some(None) => left.push(entry.id),
+                    Some(None) => led_away.push(entry.id),
                     // A physical device, which root has moved here.
                     None if is_users && link.kind.is_none() && !link.loopback => {
                         left.push(entry.id);
@@ -48,16 +56,27 @@ impl NodeMap {
                 left.push(entry.id);
             }
         }
+        spread(&mut connected, left, &joined);
+        let leads_out = loose.iter().chain(&led_away).any(|id| connected.contains(id));
         // A user can make ends that are not known yet, forever. Those that others have are of somebody else's making, and
         // any of the user's may be the other end.
         if is_loose_elsewhere {
-            left.append(&mut loose);
+            led_away.append(&mut loose);
         }
-        while let Some(id) = left.pop() {
-            if connected.insert(id) {
-                left.extend(joined.get(&id).into_iter().flatten());
-            }
+        spread(&mut connected, led_away, &joined);
+        Connected { users: connected, leads_out }
+    }
+}
+
+/// Adds those netns, and all that are joined with them.
+fn spread(
+    connected: &mut BTreeSet<NetnsId>,
+    mut from: Vec<NetnsId>,
+    joined: &Table<NetnsId, Vec<NetnsId>>,
+) {
+    while let Some(id) = from.pop() {
+        if connected.insert(id) {
+            from.extend(joined.get(&id).into_iter().flatten());
         }
-        connected
     }
 }

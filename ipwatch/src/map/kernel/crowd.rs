@@ -119,6 +119,7 @@ impl NodeMap {
         }
         let (tenant, size) = sized.unwrap_or((Tenant::Root, 0));
         self.kernel.crowd.room.set(id, tenant, size);
+        self.recensus(id);
     }
 
     /// A complete look at all tasks has ended: what it did not report has ended. A netns of which no task is left has none.

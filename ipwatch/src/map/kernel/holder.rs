@@ -78,7 +78,10 @@ impl Netns {
 
 impl NodeMap {
     pub(in crate::map) fn set_holder(&mut self, netns: &NetnsRef, holder: &Holder, at: BootNs) {
-        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(id) = self.resolve(netns, at).or_else(|| self.held_left_out(netns, holder, at))
+        else {
+            return;
+        };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.host {
             return;
@@ -102,6 +105,7 @@ impl NodeMap {
             }
             self.doubt_inode(id, at);
         }
+        self.recensus(id);
     }
 
     /// The holders of a netns have changed: reopens it if nothing has held it since it was opened, because its inode
@@ -126,6 +130,7 @@ impl NodeMap {
             }
         }
         for id in lost {
+            self.recensus(id);
             self.scheduler.holders_changed(id, began);
             self.doubt_inode(id, began);
         }
@@ -154,6 +159,7 @@ impl NodeMap {
             self.remove_netns(id, at, "netns-gone");
             return;
         }
+        self.recensus(id);
         let thresholds = self.thresholds;
         let soon = self.next_search(id, (at, complete), last, &thresholds);
         self.scheduler.searched(id, at, soon);

@@ -68,7 +68,7 @@ impl Names {
     }
 
     /// Drops the cookie in provisional mode.
-    fn usable(&self, netns: &NetnsRef) -> NetnsRef {
+    pub(super) fn usable(&self, netns: &NetnsRef) -> NetnsRef {
         let mut usable = *netns;
         if self.provisional {
             usable.cookie = None;
@@ -117,19 +117,25 @@ impl Names {
 
     /// Removes the names of an ended netns, unless they have moved to another.
     fn unbind(&mut self, id: NetnsId, names: &NetnsRef) {
-        if let Some(cookie) = names.cookie
-            && self.cookies.get(&cookie) == Some(&id)
-        {
-            self.cookies.remove(&cookie);
-        }
+        self.release(id, names);
         if let Some(inode) = names.inode {
-            if self.inodes.get(&inode) == Some(&id) {
-                self.inodes.remove(&inode);
-            }
             *self.inode_generations.entry(inode).or_default() += 1;
         }
         if let Some(nsid) = names.nsid {
-            self.free_nsid(id, nsid);
+            *self.nsid_generations.entry(nsid).or_default() += 1;
+        }
+    }
+
+    /// Removes the names of a netns that goes on but is not kept.
+    fn release(&mut self, id: NetnsId, names: &NetnsRef) {
+        if let Some(cookie) = names.cookie.filter(|name| self.cookies.get(name) == Some(&id)) {
+            self.cookies.remove(&cookie);
+        }
+        if let Some(inode) = names.inode.filter(|name| self.inodes.get(name) == Some(&id)) {
+            self.inodes.remove(&inode);
+        }
+        if let Some(nsid) = names.nsid.filter(|name| self.nsids.get(name) == Some(&id)) {
+            self.nsids.remove(&nsid);
         }
     }
 
@@ -144,7 +150,7 @@ impl Names {
 impl NodeMap {
     /// The netns that these names belong to; creates it if the names are new. Entries that turn out to have names in
     /// common are merged, and a name whose owner contradicts another name in `netns` moves to the new owner. `None` for
-    /// a reference without a usable name.
+    /// a reference without a usable name, and for a netns that is not kept: see `census`.
     pub(in crate::map) fn resolve(&mut self, netns: &NetnsRef, at: BootNs) -> Option<NetnsId> {
         let names = self.kernel.names.usable(netns);
         // The usual case: one known name, or several that agree.
@@ -183,13 +189,9 @@ impl NodeMap {
                 owner = Some(id);
             }
         }
-        Some(match owner {
-            Some(id) => {
-                self.learn(id, &names);
-                id
-            }
-            None => self.insert_netns(&names, at),
-        })
+        let Some(id) = owner else { return self.take_in_netns(&names, at) };
+        self.learn(id, &names);
+        Some(id)
     }
 
     /// The entries whose end these names report: every entry with one of them, because an end may be reported before
@@ -222,16 +224,22 @@ impl NodeMap {
         owners
     }
 
-    fn insert_netns(&mut self, names: &NetnsRef, at: BootNs) -> NetnsId {
+    pub(super) fn is_hosts(&self, names: &NetnsRef) -> bool {
+        is_host(&self.kernel.names.host, names)
+    }
+
+    pub(super) fn insert_netns(&mut self, names: &NetnsRef, at: BootNs) -> NetnsId {
         self.changes.mark(Kinds::NETNS);
         let (id, identity) = self.kernel.names.fresh(names);
-        let host = is_host(&self.kernel.names.host, names);
+        let host = self.is_hosts(names);
         let mut entry = Netns::new(id, identity, *names, host, at);
         if host {
             entry.learn_names(&self.kernel.names.host.clone());
         }
         self.kernel.names.bind(id, &entry.names);
+        self.kernel.census.left_out.strip(&entry.names);
         self.kernel.netns.insert(id, entry);
+        self.recensus(id);
         if !host {
             self.scheduler.netns_appeared(id, at);
             self.announce(id);
@@ -261,6 +269,7 @@ impl NodeMap {
             entry.identity = identity;
         }
         self.kernel.names.bind(id, &entry.names);
+        self.kernel.census.left_out.strip(&entry.names);
     }
 
     /// These names of `id` belong to another netns now: the kernel reuses a name only when its owner is being
@@ -334,24 +343,37 @@ impl NodeMap {
 
     /// Removes a netns: frees its names and ends its addresses.
     pub(in crate::map) fn remove_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
-        self.changes.mark(Kinds::ALL);
-        self.end_all_tenures(id, at, ended_by);
         self.kernel.teardowns.finished(id, at);
-        let Some(entry) = self.kernel.netns.remove(&id) else { return };
-        self.recount(id);
-        self.refit(id);
-        self.recrowd(id);
-        self.conflict.rewired();
+        let Some(entry) = self.take_out_netns(id, at, ended_by) else { return };
         self.kernel.names.unbind(id, &entry.names);
-        for key in entry.addresses.keys() {
-            self.kernel.by_ip.remove(&(key.local, id));
-            self.count_holders(key.local);
-            self.ipam.touch(key.local);
-        }
         // An owner guessed by the IP may be the IP's next holder.
         if let Some(owner) = entry.owner.as_ref().filter(|owner| owner.certainty != Certainty::ByIp)
         {
             self.bereave(&owner.sandbox, at);
+        }
+        self.kernel.tombstones.netns_removed(&entry.names, at);
+    }
+
+    /// Drops a netns that goes on: its end is concluded by nobody.
+    pub(super) fn drop_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) {
+        self.kernel.teardowns.revived(id);
+        let Some(entry) = self.take_out_netns(id, at, ended_by) else { return };
+        self.kernel.names.release(id, &entry.names);
+    }
+
+    /// Takes an entry out of everything but `names`.
+    fn take_out_netns(&mut self, id: NetnsId, at: BootNs, ended_by: &'static str) -> Option<Netns> {
+        self.changes.mark(Kinds::ALL);
+        self.end_all_tenures(id, at, ended_by);
+        let entry = self.kernel.netns.remove(&id)?;
+        self.recount(id);
+        self.refit(id);
+        self.recrowd(id);
+        self.conflict.rewired();
+        for key in entry.addresses.keys() {
+            self.kernel.by_ip.remove(&(key.local, id));
+            self.count_holders(key.local);
+            self.ipam.touch(key.local);
         }
         for task in entry.tasks.keys() {
             self.drop_task(task);
@@ -360,7 +382,7 @@ impl NodeMap {
         self.forget_netns_neighbours(id);
         self.kernel.unresolved_peers.forget(id);
         self.workload.forget_owner(id, entry.owner.as_ref());
-        self.kernel.tombstones.netns_removed(&entry.names, at);
+        Some(entry)
     }
 }
 

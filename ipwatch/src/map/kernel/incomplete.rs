@@ -96,7 +96,12 @@ impl NodeMap {
             let due = self.kernel.task_readings.next(at, None);
             self.scheduler.walk_by(due);
         }
-        let Some(id) = self.find(netns) else { return };
+        let Some(id) = self.find(netns) else {
+            if unreported.concerns_addresses() {
+                self.doubt_left_out(netns);
+            }
+            return;
+        };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         let held_back = [addresses, neighbours, claims, tasks].into_iter().sum::<u64>();
         if held_back > 0 {
@@ -118,6 +123,7 @@ impl NodeMap {
 
     /// Events in netns of users were not reported, in more of them than are told one by one.
     pub(in crate::map) fn lost_in_users(&mut self, at: BootNs) {
+        self.doubt_all_left_out();
         let theirs = |entry: &&Netns| entry.may_be_nested() && entry.dying.is_none();
         let all: Vec<NetnsId> = self.kernel.all().filter(theirs).map(|entry| entry.id).collect();
         for id in all {

@@ -12,7 +12,10 @@ const MAX_LINKS: usize = 8_192;
 
 impl NodeMap {
     pub(in crate::map) fn set_link(&mut self, netns: &NetnsRef, link: &Link, at: BootNs) {
-        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(id) = self.resolve(netns, at) else {
+            self.wired_left_out(netns, link);
+            return;
+        };
         if self.kernel.tombstones.covers(Tombstone::Link(id, link.ifindex), at) {
             return;
         }

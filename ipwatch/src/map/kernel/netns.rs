@@ -315,6 +315,7 @@ impl NodeMap {
     pub(in crate::map) fn netns_dying(&mut self, netns: &NetnsRef, at: BootNs) {
         let ids = self.meant_by_death(netns, at);
         if ids.is_empty() {
+            self.left_out_ended(netns, at);
             self.graves_for_unknown(netns, at);
         }
         // `unhash_nsid` (net/core/net_namespace.c, 6.12) frees an nsid before it reports that: by then the nsid may
@@ -367,6 +368,7 @@ impl NodeMap {
     }
 
     pub(in crate::map) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
+        self.left_out_ended(netns, at);
         for id in self.meant_by_death(netns, at) {
             self.remove_netns(id, at, "netns-gone");
         }
@@ -384,6 +386,7 @@ impl NodeMap {
                 self.remove_netns(id, began, "netns-gone");
             }
         }
+        self.kernel.census.left_out.sweep(began);
         let missed: Vec<NetnsId> = self
             .kernel
             .netns
@@ -438,6 +441,7 @@ impl NodeMap {
             self.scheduler.adopted(id);
             self.read_once_more(id);
             self.announce(id);
+            self.recensus(id);
         } else {
             self.scheduler.not_adopted(id, self.now);
         }

@@ -173,6 +173,7 @@ impl NodeMap {
         let counts = entry.map(|entry| (entry.tenant(), entry.addresses.len()));
         let (tenant, count) = counts.unwrap_or((Tenant::Root, 0));
         self.kernel.shares.room.set(id, tenant, count);
+        self.recensus(id);
     }
 
     /// Netns with addresses that are not known: they are not kept, or events of them were not reported. In one that is in
@@ -189,7 +190,10 @@ impl NodeMap {
         user: (u32, bool),
         at: BootNs,
     ) {
-        let Some(id) = self.resolve(netns, at) else { return };
+        let Some(id) = self.resolve(netns, at).or_else(|| self.user_of_left_out(netns, user, at))
+        else {
+            return;
+        };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.user.replace(user) != Some(user) {
             self.conflict.rewired();

@@ -210,7 +210,14 @@ impl NodeMap {
             self.leave(task.key, at);
             return;
         }
-        let Some(netns) = self.resolve(&task.netns, at) else { return };
+        let Some(netns) = self.resolve(&task.netns, at).or_else(|| self.entered_left_out(task, at))
+        else {
+            // It may have moved to one that is not kept.
+            if self.is_left_out(&task.netns) && self.kernel.tasks.get(&task.key).is_some() {
+                self.leave(task.key, at);
+            }
+            return;
+        };
         self.evict_predecessor(task.key, at);
         let first_snapshot = self.kernel.task_snapshots == 0 && origin != Origin::Probe;
         let inherited = task.parent.and_then(|parent| self.cgroup_of(parent));

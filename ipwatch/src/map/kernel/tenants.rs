@@ -1,5 +1,6 @@
 //! Divides a bounded capacity among tenants, and chooses which netns must give up entries when it is used up. Pure
-//! bookkeeping, for `shares`, `fittings` and `conflict/evidence`.
+//! bookkeeping, for `shares`, `fittings`, `crowd`, `census` and
+//! `conflict/evidence`.
 //!
 //! A tenant is a pod that a runtime reports, root, or the user who owns the user namespace of a netns: a user who can
 //! create one netns can create thousands, and all of them count as one tenant. When the capacity is used up, entries are
@@ -93,18 +94,35 @@ impl NodeMap {
     }
 }
 
+/// When a netns gives, among those of its tenant that have as many entries. Of two that are alike the newer one gives first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Yields {
+    #[default]
+    Last,
+    Later,
+    First,
+}
+
 /// The entries of one tenant's netns.
 #[derive(Debug, Default)]
 struct Held {
     total: usize,
     /// The largest comes last.
-    sizes: BTreeSet<(usize, NetnsId)>,
+    sizes: BTreeSet<(usize, Yields, NetnsId)>,
+}
+
+/// What one netns has of a room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Share {
+    tenant: Tenant,
+    size: usize,
+    yields: Yields,
 }
 
 /// How many entries each netns has of one bounded capacity.
 #[derive(Debug, Default)]
 pub(in crate::map) struct Room {
-    of: Table<NetnsId, (Tenant, usize)>,
+    of: Table<NetnsId, Share>,
     kept: usize,
     /// Made when somebody must give for the first time, and dropped when half of the room is free again: on most nodes
     /// nobody ever gives.
@@ -124,22 +142,24 @@ struct Ranks {
 impl Ranks {
     fn of(room: &Room) -> Self {
         let mut ranks = Self { kept: room.kept, ..Self::default() };
-        for (id, (tenant, size)) in &room.of {
-            ranks.add(*id, *tenant, *size);
+        for (id, share) in &room.of {
+            ranks.add(*id, *share);
         }
         ranks
     }
 
-    fn add(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
+    fn add(&mut self, id: NetnsId, share: Share) {
+        let Share { tenant, size, yields } = share;
         self.change(tenant, |held| {
-            held.sizes.insert((size, id));
+            held.sizes.insert((size, yields, id));
             held.total += size;
         });
     }
 
-    fn remove(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
+    fn remove(&mut self, id: NetnsId, share: Share) {
+        let Share { tenant, size, yields } = share;
         self.change(tenant, |held| {
-            held.sizes.remove(&(size, id));
+            held.sizes.remove(&(size, yields, id));
             held.total -= size;
         });
     }
@@ -167,10 +187,10 @@ impl Ranks {
         } else if tenant != to && total > held(to) + more {
             (tenant, total - held(to) - more)
         } else {
-            let (has, _) = largest(to)?;
+            let (has, ..) = largest(to)?;
             (to, has.checked_sub(own + more).filter(|fair| *fair > 0)?)
         };
-        let (has, id) = largest(from)?;
+        let (has, _, id) = largest(from)?;
         Some(Giver { id, has, at_most: fair.min(has) })
     }
 }
@@ -193,26 +213,43 @@ impl Room {
 
     /// Sets the tenant of a netns and its number of entries; 0 if the netns has gone.
     pub(in crate::map) fn set(&mut self, id: NetnsId, tenant: Tenant, size: usize) {
+        self.set_yielding(id, tenant, size, Yields::Last);
+    }
+
+    /// The same, of one that gives before or after others of its tenant that have as much.
+    pub(super) fn set_yielding(
+        &mut self,
+        id: NetnsId,
+        tenant: Tenant,
+        size: usize,
+        yields: Yields,
+    ) {
+        let share = Share { tenant, size, yields };
         let was = match size {
             0 => self.of.remove(&id),
-            _ => self.of.insert(id, (tenant, size)),
+            _ => self.of.insert(id, share),
         };
-        if was == Some((tenant, size)) {
+        if was == Some(share) {
             return;
         }
-        let before = was.map_or(0, |(_, size)| size);
+        let before = was.map_or(0, |was| was.size);
         self.kept = self.kept - before + size;
         let Some(ranks) = &mut self.ranks else { return };
         if self.kept <= ranks.kept / 2 {
             self.ranks = None;
             return;
         }
-        if let Some((tenant, size)) = was {
-            ranks.remove(id, tenant, size);
+        if let Some(was) = was {
+            ranks.remove(id, was);
         }
         if size > 0 {
-            ranks.add(id, tenant, size);
+            ranks.add(id, share);
         }
+    }
+
+    /// When a netns gives, among those of its tenant.
+    pub(super) fn yields(&self, id: NetnsId) -> Yields {
+        self.of.get(&id).map_or(Yields::Last, |share| share.yields)
     }
 
     /// Whoever gives so much more room to a netns of this tenant, which takes `own` so far. `None`: nobody has more than it
@@ -225,7 +262,7 @@ impl Room {
     }
 
     /// The entries of each netns, for a test that counts them as well.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn sizes(&self) -> std::collections::BTreeMap<NetnsId, (Tenant, usize)> {
         let anew = Ranks::of(self);
         let ranks = self.ranks.iter().chain([&anew]);
@@ -234,7 +271,7 @@ impl Room {
             assert_eq!(order.len(), held.len());
             assert_eq!(*order, anew.order);
         }
-        self.of.iter().map(|(id, of)| (*id, *of)).collect()
+        self.of.iter().map(|(id, share)| (*id, (share.tenant, share.size))).collect()
     }
 }
 
@@ -311,6 +348,23 @@ mod tests {
             (1..=3).for_each(|netns| room.set(id(netns), ALICE, 0));
             assert!(room.ranks.is_none() && room.sizes().is_empty());
         }
+    }
+
+    /// Of those with as much, the one that is of least use gives first, and then the newest.
+    #[test]
+    fn among_equals_the_useless_ones_give_first() {
+        let mut room = Room::default();
+        let all = [Yields::First, Yields::Later, Yields::First, Yields::Last, Yields::Later];
+        for (n, yields) in (1..).zip(all) {
+            room.set_yielding(id(n), ALICE, 1, yields);
+        }
+        let mut order = Vec::new();
+        while let Some(giver) = room.giver(Tenant::Root, 0, 1) {
+            order.push((giver.id, room.yields(giver.id)));
+            room.set(giver.id, ALICE, 0);
+        }
+        assert_eq!(order.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [3, 1, 5, 2, 4].map(id));
+        assert_eq!((order[0].1, order[4].1), (Yields::First, Yields::Last));
     }
 
     #[test]

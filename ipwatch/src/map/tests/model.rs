@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fact::Scope;
 
 /// One random step: netns are created, get names, addresses and tasks, and end.
 #[derive(Debug, Clone)]
@@ -110,7 +111,63 @@ proptest! {
             prop_assert!(netns >= 1);
             feed.map.agenda(feed.at, &Thresholds::default());
             feed.map.assert_fittings_count();
+            feed.map.assert_netns_count();
         }
+    }
+
+    /// The same where there is room for a few netns only, and for the names of a few others: at the end, when all that are
+    /// there are told again, none of these is unknown.
+    #[test]
+    fn of_more_netns_than_are_kept_each_is_kept_or_left_out(
+        steps in prop::collection::vec((0..9u8, 0..12u8, any::<bool>(), any::<bool>()), 1..200),
+        in_all in 1..6usize,
+    ) {
+        let mut feed = Feed::new(ALL);
+        feed.map.bound_netns(in_all, 40);
+        let mut life = [0u64; 12];
+        for (step, n, by_cookie, full) in steps {
+            let (slot, inode, nsid) = (usize::from(n), 70 + u32::from(n), i32::from(n));
+            let cookie = 100 + life[slot] * 12 + u64::from(n);
+            let netns = NetnsRef {
+                cookie: (by_cookie || full).then_some(cookie),
+                inode: (!by_cookie || full).then_some(inode),
+                nsid: full.then_some(nsid),
+            };
+            match step {
+                0 | 1 => { feed.tell(Observation::NetnsCreated { netns }); }
+                2 => { feed.tell(Observation::Task(task(u32::from(n) + 10, netns))); }
+                3 => {
+                    feed.tell(Observation::NetnsUser { netns, uid: u32::from(n % 3), nested: n % 2 > 0 });
+                    let scope = Scope::Addresses { netns };
+                    let began = feed.tell(Observation::Began(scope.clone()));
+                    feed.tell(Observation::Ended { scope, began, complete: true });
+                }
+                4 => { feed.tell(Observation::Holder { netns, holder: mounted_at(PATH) }); }
+                5 => { feed.tell(Observation::Address { netns, address: address(n) }); }
+                6 => {
+                    let link = Link { ifindex: 2, name: "eth0".into(), up: true, ..Link::default() };
+                    feed.tell(Observation::Link { netns, link });
+                }
+                7 => {
+                    let named = NetnsRef { cookie: Some(cookie), inode: Some(inode), nsid: Some(nsid) };
+                    feed.tell(Observation::NetnsGone { netns: named });
+                    life[slot] += 1;
+                }
+                _ => { feed.wants(2_500); }
+            }
+            feed.map.assert_netns_count();
+            feed.map.assert_fittings_count();
+            feed.map.assert_tasks_count();
+        }
+        for n in 0..12u32 {
+            let cookie = Some(100 + life[n as usize] * 12 + u64::from(n));
+            let netns = NetnsRef { cookie, inode: Some(70 + n), nsid: Some(n as i32) };
+            feed.tell(Observation::Netns { netns });
+        }
+        feed.map.assert_netns_count();
+        let (kept, ..) = feed.map.sizes();
+        prop_assert_eq!(kept - 1 + feed.map.left_out(), 12);
+        prop_assert!(kept - 1 <= in_all);
     }
 }
 

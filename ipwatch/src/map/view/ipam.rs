@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::clock::Calendar;
 use crate::contract::{self, IpamEntry, IpamHolder, IpamNetwork, IpamRange, Prefix};
-use crate::fact::{BootNs, PodName, SourceName};
+use crate::fact::{BootNs, PodName};
 
 use super::netns::interface_view;
 use crate::map::ipam::usable;
@@ -19,8 +19,7 @@ impl NodeMap {
     /// Every range whose number of taken IPs is known.
     #[must_use]
     pub fn ranges_view(&self, now: BootNs, thresholds: &Thresholds) -> Vec<IpamRange> {
-        let sees_all =
-            self.answers(SourceName::Netlink) && self.short_within_reach().next().is_none();
+        let sees_all = self.knows_all_addresses();
         let view = |entry: &RangeEntry| {
             let usage = entry.usage();
             let (held, available) = sees_all.then(|| self.held_in(entry)).unzip();

@@ -64,6 +64,10 @@ impl NodeMap {
                 name(netns)
             )
         }));
+        if self.is_left_out_within_reach() {
+            let count = self.left_out();
+            reasons.push(format!("{count} network namespaces are not kept: nobody knows"));
+        }
         let reservations: Vec<Reservation> =
             self.reservations_of(ip).take(LISTED).map(reservation_view).collect();
         Verdict {

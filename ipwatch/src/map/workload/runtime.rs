@@ -216,6 +216,15 @@ impl NodeMap {
             self.workload.runtimes.dead.remove(&sandbox.id);
         }
         self.workload.runtimes.sandboxes.insert(sandbox.id.clone(), entry);
+        // Its first process may be in a netns that is not kept: then it is not kept either, and is looked for.
+        if let Some(pid) = sandbox.pid
+            && !same
+            && dead.is_none()
+            && self.left_out() > 0
+            && self.tasks_of(pid).next().is_none()
+        {
+            self.scheduler.walk_by(at);
+        }
         if !same {
             self.workload.owners.ask_all();
         }
