@@ -50,8 +50,8 @@ pub use ipam::{
 };
 pub use kernel::{
     AddressEntry, AddressId, Begun, Ending, Identity, Kill, LinkEntry, LookEntry, Named,
-    NeighbourEntry, NeighbourNews, Netns, NetnsId, TaskEntry, Teardown, TenureEvent, TenureKey,
-    WorkerLook,
+    NeighbourEntry, NeighbourNews, Netns, NetnsId, NotKept, TaskEntry, Teardown, TenureEvent,
+    TenureKey, WorkerLook,
 };
 pub use scheduler::{Agenda, Thresholds};
 pub use view::{scope_name, state_name};

@@ -59,6 +59,8 @@ fn read(core: &Core) -> Reading {
         sources,
         ledger: core.file.backlog(),
         sizes: sizes(core.map()),
+        not_kept: core.map().unkept_by_kind(),
+        unrecorded: core.ledger().forgotten(),
         beyond_bounds: core.map().beyond_bounds(),
         forgotten_claims: core.map().forgotten_claims(),
         ..Reading::default()

@@ -12,6 +12,7 @@
 //!   who can reach whom. `unresolved_peers`: links to netns that no source has named yet.
 //! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks; `crowd`: how many are
 //!   kept. `missed`: changes that no event reported. `teardown`: whether the kernel makes progress with teardown.
+//! - `tenants`: who gives where a bound is reached; `not_kept`: what is beyond the bounds, for metrics.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //!
 //! Invariants: a name maps to one netns and every name of a netns maps to it (`names`); no cookie of it is among those
@@ -33,6 +34,7 @@ mod neighbours;
 mod netlink_reconcile;
 mod netns;
 mod news;
+mod not_kept;
 mod shares;
 mod task;
 mod teardown;
@@ -52,6 +54,7 @@ pub(in crate::map) use neighbours::{heard, is_silent};
 pub(in crate::map) use netns::is_routable;
 pub use netns::{LinkEntry, Netns};
 pub use news::NeighbourNews;
+pub use not_kept::NotKept;
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
 pub(in crate::map) use tenants::{Room, Tenant};

@@ -121,6 +121,14 @@ const BEYOND: Family = gauge(
     "ipwatch_beyond_bounds",
     "Addresses, links, neighbours, routes and VLANs that are not kept because they exceed a limit",
 );
+const NOT_KEPT: Family = gauge(
+    "ipwatch_not_kept",
+    "What the map does not keep for want of room, by kind and by whose it is",
+);
+const UNRECORDED: Family = counter(
+    "ipwatch_tenures_unrecorded_total",
+    "Tenures without a row in the history: their network namespace has more than is kept of one",
+);
 const FORGOTTEN: Family = counter(
     "ipwatch_claims_forgotten_total",
     "Claims of IPs that were evicted because the table was full",
@@ -345,6 +353,11 @@ impl Scrape {
         page.single(&TASKS, sizes.tasks)?;
         page.single(&NEIGHBOURS, sizes.neighbours)?;
         page.single(&BEYOND, self.reading.beyond_bounds)?;
+        let not_kept = self.reading.not_kept.iter().map(|(what, count)| {
+            (vec![("kind", what.kind.to_owned()), ("of", what.of.to_owned())], *count)
+        });
+        page.family(&NOT_KEPT, not_kept)?;
+        page.single(&UNRECORDED, self.reading.unrecorded)?;
         page.single(&FORGOTTEN, self.reading.forgotten_claims)
     }
 

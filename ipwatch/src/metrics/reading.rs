@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::contract::{IpamRange, Probe, Refused, SourceState};
 use crate::finding::{Code, Severity, Status};
+use crate::map::NotKept;
 
 /// Maximum number of ranges of one node.
 pub const RANGES: usize = 256;
@@ -59,6 +60,10 @@ pub struct Reading {
     pub ledger: (u64, u64),
     /// Sizes of the map.
     pub sizes: Sizes,
+    /// What is not kept for want of room, by kind and by whose it is; without what is 0.
+    pub not_kept: BTreeMap<NotKept, u64>,
+    /// Tenures that are in no history, because their netns have more than is kept of one.
+    pub unrecorded: u64,
     /// Links, addresses and routes that exceed the bounds of their netns.
     pub beyond_bounds: u64,
     /// Claims of IPs that were dropped for want of room.

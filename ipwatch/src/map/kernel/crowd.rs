@@ -46,6 +46,11 @@ impl Crowd {
     pub(super) fn is_short(&self, id: NetnsId) -> bool {
         self.unkept.contains_key(&id)
     }
+
+    /// How many tasks of each netns are not kept.
+    pub(super) fn unkept(&self) -> impl Iterator<Item = (NetnsId, u64)> {
+        self.unkept.iter().map(|(id, unkept)| (*id, unkept.known))
+    }
 }
 
 impl NodeMap {

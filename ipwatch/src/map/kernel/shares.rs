@@ -59,7 +59,19 @@ pub(in crate::map) struct Unkept {
     fittings_in_dump: [u64; Fitting::KINDS.len()],
 }
 
+impl Shares {
+    /// Netns of which something is not kept, or was not reported.
+    pub(super) fn short_ones(&self) -> impl Iterator<Item = NetnsId> {
+        self.short.iter().copied()
+    }
+}
+
 impl Unkept {
+    /// The number of addresses, and of each of [`Fitting::KINDS`].
+    pub(super) fn counts(&self) -> (u64, [u64; Fitting::KINDS.len()]) {
+        (self.addresses, self.fittings)
+    }
+
     /// Whatever it is.
     pub(super) fn all(&self) -> u64 {
         self.addresses + self.fittings.iter().sum::<u64>()

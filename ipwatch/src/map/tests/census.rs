@@ -107,6 +107,8 @@ fn of_one_users_many_netns_the_newest_are_left_out() {
     assert!((0..200).all(|n| node.read.get(&(1_000 + n)) == Some(&1)), "{:?}", node.read);
     let said = "uid 65534: 137 network namespaces not kept".to_owned();
     assert_eq!(node.feed.map.said_of_unkept_netns(), Some(said));
+    let unkept = [(NotKept { kind: "netns", of: "users" }, 137)].into();
+    assert_eq!(node.feed.map.unkept_by_kind(), unkept);
     let left = (0..200).find(|n| !node.has(strange(*n))).unwrap();
     for netns in [strange(left), NetnsRef::inode(1_000 + left), NetnsRef::nsid(100 + left as i32)] {
         node.feed.tell(Observation::Address { netns, address: address(1) });

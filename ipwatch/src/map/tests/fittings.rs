@@ -113,6 +113,12 @@ fn many_netns_of_one_user_take_nothing_from_others() {
         assert!(said.contains(kind), "{said}");
     }
     assert!(!said.contains("uid 1000") && !said.contains("root"), "{said}");
+    let unkept = feed.map.unkept_by_kind();
+    assert!(unkept.values().sum::<u64>() == feed.map.beyond_bounds(), "{unkept:?}");
+    for kind in ["links", "neighbours", "routes", "vlans"] {
+        assert!(unkept.contains_key(&NotKept { kind, of: "users" }), "{unkept:?}");
+    }
+    assert!(unkept.keys().all(|what| what.of == "users"), "{unkept:?}");
     feed.map.assert_fittings_count();
 }
 
@@ -216,6 +222,8 @@ fn tasks_of_a_user_displace_none_of_others() {
     let left_out = 2_000 - theirs;
     let said = format!("uid 65534: {left_out} tasks not kept, of 4 network namespaces");
     assert_eq!(feed.map.said_of_unkept_tasks(), Some(said));
+    let unkept = NotKept { kind: "tasks", of: "users" };
+    assert_eq!(feed.map.unkept_by_kind(), [(unkept, left_out as u64)].into());
     // A pod takes what it needs.
     begin(&mut feed, POD, 200..300);
     assert_eq!(tasks(&feed, POD), 140);

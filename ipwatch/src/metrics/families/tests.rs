@@ -85,6 +85,7 @@ fn full() -> Reading {
         latency: LatencyReading { buckets: vec![(0.001, 2)], sum: 0.001, count: 2 },
         telemetry: [("findings", Signal { exported: 5, dropped: 6, waiting: 7 })].into(),
         failures: Some(1),
+        not_kept: [(crate::map::NotKept { kind: "tasks", of: "users" }, 12)].into(),
         sources: vec![source],
         ..Reading::default()
     }
