@@ -20,7 +20,10 @@
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
 //! - `refused`: rejected names and plugin runs, counted by source.
 //! - `view`: answers in the types of the JSON contract.
+//! - `bounds`: for tests, whether everything is within its bounds.
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod bounds;
 pub(crate) mod changes;
 mod conflict;
 mod ipam;

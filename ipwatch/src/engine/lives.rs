@@ -1,6 +1,7 @@
 //! Random lives of a node: a case of the detectors, cut short and mixed with facts of other cases, steps of the clock,
 //! other thresholds, failing sources and acknowledgements. After every step incremental detection must give the same
-//! result as detection from scratch, with the same times and texts.
+//! result as detection from scratch, with the same times and texts; and everything that strangers can fill must be within its
+//! bounds, which are small in every other life, so that they are reached.
 //!
 //! The property test (`tests/same.rs`) draws lives at random; the fuzz target `engine` searches for new paths.
 
@@ -56,9 +57,12 @@ struct Twins {
 }
 
 impl Twins {
-    fn new() -> Self {
+    fn new(is_bounded: bool) -> Self {
         let now = BootNs(MS);
-        let engine = Engine::new(Settings::default(), now);
+        let mut engine = Engine::new(Settings::default(), now);
+        if is_bounded {
+            engine.map.bound_all();
+        }
         Self { engine, ledger: Ledger::default(), now }
     }
 
@@ -110,6 +114,7 @@ impl Twins {
         let Engine { map, thresholds, detection, .. } = &mut self.engine;
         assert_eq!(detection.blind(map, thresholds), detect::blind(map, thresholds));
         indexes_are_true(map, self.now);
+        map.assert_bounds();
         found.iter().map(|one| one.code).collect()
     }
 
@@ -159,15 +164,33 @@ fn thresholds(pick: usize) -> Thresholds {
     [of[0], of[1], short, quick][pick % 4]
 }
 
-/// Runs a life, and returns the codes of all that was found in it.
+/// What a life has shown.
+#[derive(Default)]
+#[cfg_attr(not(test), allow(dead_code, reason = "the fuzz target does not read it"))]
+pub(crate) struct Lived {
+    /// The codes of all that was found in it.
+    pub(crate) codes: BTreeSet<Code>,
+    /// The kinds of what was not kept, because a bound was reached.
+    pub(crate) not_kept: BTreeSet<&'static str>,
+}
+
+impl Lived {
+    fn step(&mut self, twins: &mut Twins) {
+        self.codes.extend(twins.step());
+        self.not_kept.extend(twins.engine.map.unkept_by_kind().keys().map(|what| what.kind));
+    }
+}
+
+/// Runs a life.
 ///
 /// # Panics
 /// Detection differs from detection from scratch.
-pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeSet<Code> {
-    let case = &palette.cases[case % palette.cases.len()];
+pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> Lived {
+    let (is_bounded, case) = (case / palette.cases.len() % 2 > 0, case % palette.cases.len());
+    let case = &palette.cases[case];
     let mut next = case.iter();
-    let mut twins = Twins::new();
-    let mut codes = BTreeSet::new();
+    let mut twins = Twins::new(is_bounded);
+    let mut lived = Lived::default();
     for (op, pick) in life {
         let pick = usize::from(*pick);
         match op {
@@ -215,11 +238,11 @@ pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeS
         }
         // Sometimes several facts at once.
         if !pick.is_multiple_of(4) {
-            codes.extend(twins.step());
+            lived.step(&mut twins);
         }
     }
-    codes.extend(twins.step());
-    codes
+    lived.step(&mut twins);
+    lived
 }
 
 /// Tells a node of a case these facts, one in each step.
@@ -228,7 +251,7 @@ pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> BTreeS
 /// As [`live`].
 #[cfg(feature = "fuzzing")]
 pub(crate) fn told(palette: &Palette, facts: &[Fact]) {
-    let mut twins = Twins::new();
+    let mut twins = Twins::new(true);
     palette.cases.iter().take(1).flatten().for_each(|line| twins.follow(line));
     for fact in facts {
         twins.tell(&fact.what, fact.origin);

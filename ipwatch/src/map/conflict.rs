@@ -99,6 +99,12 @@ impl Conflicts {
         self.claims.forget_netns(id);
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_evidence_is_bounded(&self) {
+        self.claims.assert_evidence_is_bounded();
+        self.unanswered.assert_evidence_is_bounded();
+    }
+
     /// It may have turned out whose a netns is. `None`: it is the host's.
     pub(super) fn counts_to(&mut self, id: NetnsId, tenant: Option<Tenant>) {
         self.unanswered.counts_to(id, tenant);

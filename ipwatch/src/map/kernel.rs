@@ -142,6 +142,17 @@ impl Kernel {
         self.task_snapshots > 0 && self.mounts_read
     }
 
+    /// Checks the lists whose bounds are constants, and that nothing is kept of netns that are not.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_lists_are_bounded(&self) {
+        self.tombstones.assert_is_bounded();
+        self.tenures.assert_is_bounded();
+        self.teardowns.assert_is_bounded(|id| self.netns.contains_key(&id));
+        self.unresolved_peers.assert_is_bounded(|id| self.netns.contains_key(&id));
+        self.netns.values().for_each(Netns::assert_holders_are_bounded);
+        assert!(self.by_ip.iter().all(|(_, id)| self.netns.contains_key(id)));
+    }
+
     /// A dump of this scope has ended.
     pub(super) fn read(&mut self, scope: &Scope) {
         match scope {

@@ -256,6 +256,15 @@ impl Pending {
         self.search.keys()
     }
 
+    /// Checks that nothing is planned for a netns that is not kept.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_is_of_kept(&self, is_kept: impl Fn(NetnsId) -> bool) {
+        let tried = self.adopt_tries.keys().chain(self.search_tries.keys());
+        let planned =
+            self.adopt.keys().chain(self.search.keys()).chain(self.unresolved_peers.keys());
+        assert!(planned.chain(tried).all(|id| is_kept(*id)));
+    }
+
     pub(super) fn forget_netns(&mut self, id: NetnsId) {
         self.adopted(id);
         self.search.cancel(&id);

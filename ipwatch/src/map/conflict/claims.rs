@@ -347,6 +347,11 @@ impl Claims {
         settled.then(|| self.found.values())
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(in crate::map) fn assert_evidence_is_bounded(&self) {
+        self.kept.assert_is_bounded();
+    }
+
     pub(in crate::map) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
         let on_it = self.kept.of(id).filter(|(_, _, on)| *on == ifindex);
         let keys: Vec<Key> = on_it.copied().collect();

@@ -144,6 +144,15 @@ impl<K: Copy + Ord, const OF_ONE: usize, const IN_ALL: usize> Evidence<K, OF_ONE
         }
     }
 
+    /// Checks the bounds, and the sizes against the keys.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_is_bounded(&self) {
+        assert!(self.room.kept() <= IN_ALL);
+        assert!(self.kept.values().all(|keys| (1..=OF_ONE).contains(&keys.by_age.len())));
+        let tenants = self.kept.values().filter(|keys| keys.tenant.is_some());
+        assert_eq!(self.room.kept(), tenants.map(|keys| keys.by_age.len()).sum::<usize>());
+    }
+
     /// Number of observations forgotten for want of room.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten

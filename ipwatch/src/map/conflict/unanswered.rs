@@ -254,6 +254,12 @@ impl UnansweredEntries {
         self.fixed.evidence.counts_to(id, tenant);
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(in crate::map) fn assert_evidence_is_bounded(&self) {
+        self.silent.evidence.assert_is_bounded();
+        self.fixed.evidence.assert_is_bounded();
+    }
+
     /// Number of entries of each netns that were forgotten for want of room.
     pub(in crate::map) fn forgotten(&self) -> impl Iterator<Item = (NetnsId, u64)> {
         let silent = self.silent.evidence.forgotten_by_netns();

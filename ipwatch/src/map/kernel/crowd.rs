@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use super::tenants::{Room, Tenant};
 use crate::fact::{BootNs, Task, TaskKey};
-use crate::map::{NetnsId, NodeMap, Table};
+use crate::map::{Kinds, NetnsId, NodeMap, Table};
 
 /// Maximum number of tasks of all netns but the host's. A large node has some thousand in pods.
 const MAX_TASKS: usize = 32_768;
@@ -55,19 +55,22 @@ impl Crowd {
 
 impl NodeMap {
     /// Sets a smaller bound, for tests.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::map) fn bound_tasks(&mut self, in_all: usize) {
         self.kernel.crowd.in_all = in_all;
     }
 
-    /// Checks the sizes against the tasks.
-    #[cfg(test)]
+    /// Checks the bound, and the sizes against the tasks.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::map) fn assert_tasks_count(&self) {
         let own = self.kernel.netns.values().filter(|entry| !entry.tasks.is_empty());
         let sizes = own.map(|entry| (entry.id, (entry.tenant(), entry.tasks.len())));
         assert_eq!(sizes.collect::<BTreeMap<_, _>>(), self.kernel.crowd.room.sizes());
         let tasks: usize = self.kernel.netns.values().map(|entry| entry.tasks.len()).sum();
         assert_eq!(tasks, self.kernel.tasks.len());
+        // One of each netns is always kept.
+        let most = self.kernel.crowd.in_all + self.kernel.netns.len();
+        assert!(tasks <= most, "{tasks} tasks, at most {most}");
     }
 
     /// Ensures that one more task of a netns can be kept, at the cost of others. Otherwise the task is counted as not kept.
@@ -91,6 +94,27 @@ impl NodeMap {
         given > 0
     }
 
+    /// A task has moved to another netns. The last task of a netns is kept beyond the bound: who moves one after the other away
+    /// from such netns would have the more of them kept the longer he does so.
+    pub(super) fn settle_moved_task(&mut self, id: NetnsId, key: TaskKey) {
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let (own, tenant) = (entry.tasks.len(), entry.tenant());
+        if own < 2 || self.kernel.crowd.room.kept() <= self.kernel.crowd.in_all {
+            return;
+        }
+        let giver = self.kernel.crowd.room.giver(tenant, own - 1, 1).map_or(id, |giver| giver.id);
+        if self.dismiss(giver, 1) == 0
+            && let Some(entry) = self.kernel.netns.get_mut(&id)
+        {
+            entry.tasks.remove(&key);
+            self.drop_task(&key);
+            let unkept = self.kernel.crowd.unkept.entry(id).or_default();
+            unkept.known = unkept.known.saturating_add(1);
+            unkept.in_snapshot = unkept.in_snapshot.saturating_add(1);
+            self.recrowd(id);
+        }
+    }
+
     /// Drops some tasks of a netns, but not its last one. Returns how many.
     fn dismiss(&mut self, id: NetnsId, count: usize) -> usize {
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return 0 };
@@ -106,6 +130,7 @@ impl NodeMap {
             self.drop_task(key);
         }
         if !keys.is_empty() {
+            self.mark_in(id, Kinds::TASKS);
             let unkept = self.kernel.crowd.unkept.entry(id).or_default();
             unkept.known = unkept.known.saturating_add(keys.len() as u64);
             // If a look at all tasks is under way, it may have reported them already.

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 
 use super::tenants::{Room, Tenant};
 use crate::fact::BootNs;
-use crate::map::{Netns, NetnsId, NodeMap};
+use crate::map::{Kinds, Netns, NetnsId, NodeMap};
 
 /// Approximate size of one entry with the tables around it, in bytes.
 const LINK: usize = 640;
@@ -99,13 +99,13 @@ impl Netns {
 
 impl NodeMap {
     /// Sets a smaller budget, for tests.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::map) fn bound_fittings(&mut self, in_all: usize) {
         self.kernel.fittings.in_all = in_all;
     }
 
-    /// Checks the sizes against the entries.
-    #[cfg(test)]
+    /// Checks the bound, and the sizes against the entries.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::map) fn assert_fittings_count(&self) {
         let own = self.kernel.netns.values().filter(|entry| !entry.host);
         let sizes = own.map(|entry| (entry.id, (entry.tenant(), entry.size())));
@@ -160,6 +160,7 @@ impl NodeMap {
             entry.links.remove(ifindex);
             entry.pair_up(*ifindex);
         }
+        self.changes.mark(Kinds::LINKS | Kinds::ROUTES | Kinds::NEIGHBOURS | Kinds::ADDRESSES);
         self.conflict.rewired();
         self.conflict.readdressed();
         let gone = [

@@ -57,6 +57,13 @@ impl Netns {
 }
 
 impl Netns {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_holders_are_bounded(&self) {
+        // Two entries that turn out to be one netns have those of both.
+        assert!(self.holders.len() <= 2 * MAX_HOLDERS);
+        assert!(self.candidates.len() <= 2 * MAX_CANDIDATES);
+    }
+
     fn set_candidate(&mut self, candidate: &Holder, at: BootNs) {
         let known = self.candidates.keys().find(|known| same_hold(known, candidate)).cloned();
         let before = known.and_then(|known| self.candidates.remove(&known));

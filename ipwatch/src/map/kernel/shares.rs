@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use super::fittings::Fitting;
 use super::tenants::{Room, Tenant};
 use crate::fact::{BootNs, NetnsRef};
-use crate::map::{AddressId, Netns, NetnsId, NodeMap};
+use crate::map::{AddressId, Kinds, Netns, NetnsId, NodeMap};
 
 /// Maximum number of addresses of one netns. A node with IPVS has one for each service.
 const MAX_ADDRESSES: usize = 16_384;
@@ -110,9 +110,23 @@ impl Netns {
 
 impl NodeMap {
     /// Sets smaller bounds, so that a test needs fewer addresses.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::map) fn bound_addresses(&mut self, of_one: usize, in_all: usize) {
         self.kernel.shares.bounds = Bounds { of_one, in_all };
+    }
+
+    /// Checks the bounds, and the sizes against the addresses.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(in crate::map) fn assert_addresses_count(&self) {
+        let own = self.kernel.netns.values().filter(|entry| !entry.host);
+        let sizes = own.filter(|entry| !entry.addresses.is_empty());
+        let sizes = sizes.map(|entry| (entry.id, (entry.tenant(), entry.addresses.len())));
+        let Shares { bounds, room, short, .. } = &self.kernel.shares;
+        assert_eq!(sizes.collect::<BTreeMap<_, _>>(), room.sizes());
+        assert!(room.kept() <= bounds.in_all);
+        let mut hosts = self.kernel.netns.values().filter(|entry| entry.host);
+        assert!(hosts.all(|entry| entry.addresses.len() <= bounds.of_one));
+        assert!(short.iter().all(|id| self.kernel.netns.contains_key(id)));
     }
 
     /// Ensures that one more address of a netns can be kept, at the cost of a netns that has more.
@@ -142,6 +156,7 @@ impl NodeMap {
         if keep > 0 && keep < all.len() {
             all.select_nth_unstable(keep);
         }
+        self.mark_in(id, Kinds::ADDRESSES);
         for (_, key) in all.split_off(keep) {
             self.end_tenure(id, &key, at, "not-kept");
             self.take_out(id, &key);

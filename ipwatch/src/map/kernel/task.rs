@@ -301,6 +301,12 @@ impl NodeMap {
             self.scheduler.task_entered(netns, at, searching);
             self.doubt_inode(netns, at);
         }
+        if moved_from.is_some() {
+            self.settle_moved_task(netns, task.key);
+            if self.kernel.tasks.get(&task.key).is_none() {
+                return;
+            }
+        }
         if unnamed {
             self.scheduler.unnamed(task.key, at);
         }

@@ -96,6 +96,12 @@ impl Teardowns {
         }
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_is_bounded(&self, is_kept: impl Fn(NetnsId) -> bool) {
+        assert!(self.asked.len() <= MOST_ENDINGS && self.told.len() <= MOST_ENDINGS);
+        assert!(self.asked.keys().all(|id| is_kept(*id)));
+    }
+
     fn tell(&mut self, ending: Ending) {
         if self.told.len() < MOST_ENDINGS {
             self.told.push(ending);

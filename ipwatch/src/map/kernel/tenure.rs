@@ -104,6 +104,11 @@ impl Outbox {
         self.unnamed.remove(&id);
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_is_bounded(&self) {
+        assert!(self.events.len() <= MAX_EVENTS);
+    }
+
     fn push(&mut self, event: TenureEvent) {
         if self.events.len() < MAX_EVENTS {
             self.events.push(event);

@@ -45,6 +45,11 @@ impl Tombstones {
         }
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_is_bounded(&self) {
+        assert!(self.order.len() <= Self::MAX && self.entries.len() <= self.order.len());
+    }
+
     /// Two netns are one: what was deleted in `from` was deleted in `to`.
     pub(in crate::map) fn rehome(&mut self, from: NetnsId, to: NetnsId) {
         let moved: Vec<(Tombstone, BootNs)> = self

@@ -28,6 +28,11 @@ impl UnresolvedPeers {
         PAUSES.get(*numbers.entry(nsid).or_default()).copied()
     }
 
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_is_bounded(&self, is_kept: impl Fn(NetnsId) -> bool) {
+        assert!(self.0.iter().all(|(id, known)| is_kept(*id) && known.len() <= MAX_NUMBERS));
+    }
+
     pub(in crate::map) fn named(&mut self, id: NetnsId, nsid: i32) {
         if let Some(numbers) = self.0.get_mut(&id) {
             numbers.remove(&nsid);

@@ -244,6 +244,24 @@ fn of_each_netns_one_task_is_kept() {
     feed.map.assert_tasks_count();
 }
 
+/// The first task of a netns is always kept: whoever moves one after the other away from there has no more of them kept.
+#[test]
+fn tasks_that_move_together_are_no_more_than_others() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(10);
+    for netns in [strange(0), strange(1)] {
+        feed.tell(Observation::NetnsUser { netns, uid: 65_534, nested: true });
+    }
+    for n in 0..100 {
+        for netns in [strange(1), strange(0)] {
+            feed.tell(Observation::Task(task_in(netns, 1_000 + n)));
+            feed.map.assert_tasks_count();
+        }
+    }
+    assert_eq!((tasks(&feed, strange(0)), tasks(&feed, strange(1))), (10, 0));
+    assert!(feed.map.said_of_unkept_tasks().is_some());
+}
+
 /// What is killed may hold an IP: it is kept in place of what sleeps, and is dismissed for nothing.
 #[test]
 fn what_is_killed_is_kept_before_what_sleeps() {
