@@ -17,6 +17,7 @@ mod answer;
 mod calls;
 mod canary;
 mod capabilities;
+mod ceiling;
 mod core;
 mod dispatch;
 mod fds_in_flight;

@@ -151,6 +151,7 @@ impl NodeMap {
             }
             // For the engine: it changes nothing that the map knows of the node.
             Observation::FirstAnswers => {}
+            Observation::Memory { short } => self.set_memory_short(*short, at),
             Observation::Lost { calls, .. } => {
                 self.lost = Some(at);
                 self.lost_last = at;

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
+use support::cgroup::Memory;
+use support::harness::FIGURE;
 use support::poll::{settle, until};
 use support::prometheus::{self, Page};
 use support::{Config, Daemon, Lab, Netns};
@@ -15,13 +17,15 @@ support::tests! {
 
 const NETNS: usize = 1000;
 const EACH: usize = 10;
+/// What the daemon may have with them in all, in bytes, as its cgroup counts: `MemoryHigh` of the unit.
+const CEILING: u64 = 96 << 20;
 
 type Map = BTreeMap<u64, BTreeSet<String>>;
 
 fn a_thousand_netns_with_ten_thousand_addresses(lab: &Lab) {
     // Half of them before the daemon starts, half of them while it runs.
     let mut all: Vec<Netns> = (0..NETNS / 2).map(|n| filled(lab, n)).collect();
-    let daemon = Daemon::start(lab, &Config::default());
+    let (daemon, memory) = crate::worst_hour::counted(lab, &Config::default());
     all.extend((NETNS / 2..NETNS).map(|n| filled(lab, n)));
     let real: Map = all.iter().map(|netns| (netns.inode, told_by_ip(netns))).collect();
     assert_eq!(real.values().map(BTreeSet::len).sum::<usize>(), NETNS * (EACH + 1));
@@ -37,6 +41,11 @@ fn a_thousand_netns_with_ten_thousand_addresses(lab: &Lab) {
         "{} netns differ; the first (inode, real, known): {first:?}",
         wrong.len()
     );
+    if let Some(has) = memory.as_ref().map(Memory::now) {
+        let (of, each) = (all.len(), EACH + 1);
+        println!("{FIGURE}{of} netns with {each} addresses: {} MiB, as its cgroup counts", has >> 20);
+        assert!(has < CEILING, "{has} bytes");
+    }
     drop(all);
     until("all of them are gone", 60, || told_by_ipwatch(&daemon, &real).is_empty());
 }
@@ -101,7 +110,7 @@ fn a_full_node_serves_what_was_recorded(lab: &Lab) {
     let page = scrape();
     let all = page.body.lines().filter(|line| !line.starts_with('#')).count();
     let series = all - page.samples("ipwatch_address_info").len();
-    println!("{}{series} series of a full node", support::harness::FIGURE);
+    println!("{FIGURE}{series} series of a full node");
     assert!(series <= SERIES, "{series} series: a fleet has thousands of such nodes");
     if std::env::var_os("IPWATCH_BLESS").is_some() {
         fs::write(RECORDED, &page.body).expect("record the scrape");

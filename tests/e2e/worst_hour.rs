@@ -21,6 +21,7 @@ use support::{Config, Daemon, Lab, Need, Netns, daemon, eventually, patience, pr
 
 support::tests! {
     netns_that_are_full_take_no_memory @ Alone,
+    more_netns_than_are_kept_take_no_place_of_a_pod @ Alone Long,
     under_a_flood_a_stuck_pod_is_found_as_soon needs [Fuse] @ Alone,
     a_flood_of_addresses_concerns_its_netns_alone @ Alone Kernel Stock,
 }
@@ -31,7 +32,7 @@ const NEIGHBOURS: u32 = 4_096;
 const ROUTES: u32 = 8_192;
 /// Maximum cost in KiB, with what the allocator keeps: 12 MiB of it are the entries.
 const MEMORY: u64 = 40 * 1024;
-/// What the daemon may have in all, in bytes, as its cgroup counts: half of `MemoryHigh` of the unit, above which it
+/// What the daemon may have in all, in bytes, as its cgroup counts: two thirds of `MemoryHigh` of the unit, above which it
 /// would be slowed down.
 const CEILING: u64 = 64 << 20;
 
@@ -110,6 +111,18 @@ fn batch(dir: &Path, name: &str, lines: impl Iterator<Item = String>) -> PathBuf
     path
 }
 
+/// A daemon that is ready, and where its memory is counted if it can be.
+pub(crate) fn counted(lab: &Lab, config: &Config) -> (Daemon, Option<Memory>) {
+    let memory = Memory::counted(lab);
+    let state = lab.subdir("state");
+    let mut daemon = match &memory {
+        None => Daemon::spawn(lab, config, &state),
+        Some(memory) => Daemon::spawn_by(memory.command(&daemon::binary()), lab, config, &state),
+    };
+    daemon.await_ready();
+    (daemon, memory)
+}
+
 /// The attack of security.md 2: 100 such netns killed the daemon within 13 s, with a limit of 192 MiB.
 fn netns_that_are_full_take_no_memory(lab: &Lab) {
     let open = OpenDir::new(lab);
@@ -129,15 +142,7 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
         routes.display()
     );
 
-    let memory = Memory::counted(lab);
-    let mut daemon = match &memory {
-        None => Daemon::spawn(lab, &Config::default(), &lab.subdir("state")),
-        Some(memory) => {
-            let command = memory.command(&daemon::binary());
-            Daemon::spawn_by(command, lab, &Config::default(), &lab.subdir("state"))
-        }
-    };
-    daemon.await_ready();
+    let (daemon, memory) = counted(lab, &Config::default());
     let counted = || memory.as_ref().map_or(0, Memory::now);
     // A new netns with an address, and how long it takes until that is known.
     let known = |name: &str, number: u8| {
@@ -191,6 +196,45 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
     );
     assert!(in_all < CEILING, "{in_all} bytes");
     // What it knew of others it still knows.
+    daemon.await_ip(lab.ip(9), pod.inode);
+}
+
+/// Netns of one user: more than are kept of all.
+const CROWD: usize = 9_000;
+
+/// The number of netns is bounded: those of a pod that comes later are found all the same, and what is left out is told, by
+/// whose it is. When the user's have gone, nothing is left out any more.
+fn more_netns_than_are_kept_take_no_place_of_a_pod(lab: &Lab) {
+    let open = OpenDir::new(lab);
+    let socket = lab.dir().join("metrics.sock");
+    let config = format!("[metrics]\nlisten = \"unix:{}\"", socket.display());
+    let (daemon, memory) = counted(lab, &Config::default().line(&config));
+    let left_out = || {
+        let page = prometheus::get_unix(&socket, "/metrics");
+        let all = page.samples("ipwatch_not_kept");
+        let of = all.iter().find(|one| one.contains("\"netns\"") && one.contains("\"users\""));
+        of.and_then(|one| one.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or_default()
+    };
+    assert_eq!(left_out(), 0.0);
+    let script = format!("for n in $(seq {CROWD}); do unshare -n sleep 600 & done");
+    let user = Stranger::start(&open.0, "crowd", &script);
+    until("there are more than are kept", 300, || left_out() > 500.0);
+    let pod = Netns::new(lab, "late");
+    pod.veth_to_host();
+    pod.add_address(&lab.cidr(9), "eth0");
+    let added = Instant::now();
+    daemon.await_ip(lab.ip(9), pod.inode);
+    let took = added.elapsed();
+    println!("{FIGURE}{} of {CROWD} netns are left out; a pod's is known after {took:.1?}", left_out());
+    if let Some(has) = memory.as_ref().map(Memory::now) {
+        println!("{FIGURE}with them: {} MiB, as the daemon's cgroup counts", has >> 20);
+        assert!(has < CEILING, "{has} bytes");
+    }
+    let map = daemon.source("map").expect("a source");
+    let said = map["detail"].to_string();
+    assert!(said.contains(&format!("uid {NOBODY}: ")) && said.contains("not kept"), "{said}");
+    drop(user);
+    until("nothing is left out any more", 300, || left_out() == 0.0);
     daemon.await_ip(lab.ip(9), pod.inode);
 }
 
@@ -267,10 +311,10 @@ pub(crate) const FLOODS: [Flood; 8] = [
 ];
 
 /// security.md 4: a process that hangs in a pod was found after 29 s instead of 6. The time from the kill to the
-/// firing of the finding is compared within one run.
+/// firing of the finding is compared within one run. Nor does a flood take the daemon's memory.
 fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
     let open = OpenDir::new(lab);
-    let daemon = Daemon::start(lab, &Config::default().grace(2));
+    let (daemon, memory) = counted(lab, &Config::default().grace(2));
     let mut number = 0;
     let mut found = |name: &str| {
         number += 1;
@@ -297,6 +341,10 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
         std::thread::sleep(Duration::from_secs(4));
         let took = found(name);
         assert!(strangers.iter_mut().all(Stranger::is_running), "{name}: it has ended");
+        if let Some(has) = memory.as_ref().map(Memory::now) {
+            println!("{FIGURE}{name}: {} MiB, as the daemon's cgroup counts", has >> 20);
+            assert!(has < CEILING, "{name}: {has} bytes");
+        }
         assert!(took <= 2.0 * quiet, "{name}: {took:.1} s, {quiet:.1} s where nobody floods");
         drop(strangers);
     }

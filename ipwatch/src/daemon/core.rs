@@ -301,7 +301,11 @@ impl Core {
     pub(super) fn step(&mut self) {
         let now = clock::now();
         self.restore(now);
-        let own = self.own.facts(&self.dispatch, &self.eyes, self.engine.map(), now);
+        let mut own = self.own.facts(&self.dispatch, &self.eyes, self.engine.map(), now);
+        if let Some(short) = self.memory.news(now) {
+            self.file.set_memory_short(short);
+            own.push(Fact { at: now, origin: Origin::Daemon, what: Observation::Memory { short } });
+        }
         self.apply(&own);
         self.engine.want_neighbours(self.events.wants_neighbours());
         let mut effects = self.engine.step(&[], now);
@@ -487,6 +491,7 @@ impl Core {
         }
         short.extend(map.said_of_unkept_tasks());
         short.extend(map.said_of_unkept_netns());
+        short.extend(map.said_of_memory());
         let held_back = map.said_of_held_back(clock::now());
         let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
         short.extend(held_back.map(|(said, _)| said));

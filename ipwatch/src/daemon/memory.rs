@@ -1,5 +1,9 @@
-//! Gives memory back: the daemon runs beside people's workloads and must keep only what it needs.
+//! Gives memory back: the daemon runs beside people's workloads and must keep only what it needs. After work it also looks how
+//! near it is to what it may have (`ceiling`).
 
+use tokio::sync::oneshot;
+
+use super::ceiling::{self, Usage};
 use crate::fact::BootNs;
 
 /// Number of facts applied and entries answered after which the heap is trimmed: each dump, each burst and each large
@@ -11,6 +15,10 @@ const PAUSE: u64 = 3_000_000_000;
 /// start has not ended by the first. No more often: pages that come back after that are in use, and they may have to
 /// be read from a disk that hangs.
 const AFTER_START: [u64; 2] = [PAUSE, 30_000_000_000];
+/// While memory is short, the next look is this long after the last, in ns: what is kept less must be kept again some time.
+const LOOK_AGAIN: u64 = 30_000_000_000;
+/// When an answer is looked for first, in ns, and then after as long again.
+const ANSWER: u64 = 20_000_000;
 
 /// Uses one heap for all threads: a heap for each thread would keep the maximum that it ever needed. Must be called
 /// before a second thread starts.
@@ -26,6 +34,13 @@ pub(super) struct Housekeeper {
     due: Option<BootNs>,
     /// When the program's pages are dropped next, and how often they were.
     pages: Option<(BootNs, usize)>,
+    /// A look at the own memory that is under way, since when, and when its answer is looked for. One that hangs stays the
+    /// last one.
+    look: Option<(oneshot::Receiver<Option<Usage>>, BootNs, BootNs)>,
+    /// When to look next, whatever was worked.
+    look_again: Option<BootNs>,
+    /// Whether memory was short at the last look.
+    is_short: bool,
 }
 
 impl Housekeeper {
@@ -44,7 +59,9 @@ impl Housekeeper {
 
     /// When [`Self::keep`] is to be called next, if there is anything to do.
     pub(super) fn due(&self) -> Option<BootNs> {
-        self.due.into_iter().chain(self.pages.map(|(due, _)| due)).min()
+        let pages = self.pages.map(|(due, _)| due);
+        let answer = self.look.as_ref().map(|(_, _, due)| *due);
+        [self.due, pages, answer, self.look_again].into_iter().flatten().min()
     }
 
     /// Gives memory back if it is due.
@@ -53,12 +70,69 @@ impl Housekeeper {
         if pages.is_some() || self.due.is_some_and(|due| due <= now) {
             (self.work, self.due) = (0, None);
             give_back();
+            self.look(now);
+        }
+        if self.look_again.is_some_and(|due| due <= now) {
+            self.look_again = None;
+            self.look(now);
         }
         if let Some((_, times)) = pages {
             let next = AFTER_START.get(times + 1);
             self.pages = next.map(|pause| (now.plus(*pause), times + 1));
             let_go_of_code();
         }
+    }
+}
+
+impl Housekeeper {
+    /// Has somebody look at the own memory, after what is free went back. A file of a cgroup may be slow to read.
+    fn look(&mut self, now: BootNs) {
+        if self.look.is_none() {
+            let (tell, answer) = oneshot::channel();
+            self.look = Some((answer, now, now.plus(ANSWER)));
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn_blocking(move || drop(tell.send(ceiling::look())));
+            }
+        }
+    }
+
+    /// Whether memory is short, if that has changed.
+    pub(super) fn news(&mut self, now: BootNs) -> Option<bool> {
+        let (answer, since, due) = self.look.as_mut()?;
+        match answer.try_recv() {
+            Ok(usage) => {
+                self.look = None;
+                self.looked(usage?, now)
+            }
+            Err(oneshot::error::TryRecvError::Empty) => {
+                if *due <= now {
+                    *due = now.plus(now.since(*since).max(ANSWER));
+                }
+                None
+            }
+            Err(oneshot::error::TryRecvError::Closed) => {
+                self.look = None;
+                None
+            }
+        }
+    }
+
+    fn looked(&mut self, usage: Usage, now: BootNs) -> Option<bool> {
+        let short = usage.is_short(self.is_short);
+        self.look_again = short.then(|| now.plus(LOOK_AGAIN));
+        if std::mem::replace(&mut self.is_short, short) == short {
+            return None;
+        }
+        let Usage { used, limit } = usage;
+        let (used, limit) = (used >> 20, limit >> 20);
+        if short {
+            tracing::warn!("memory is short ({used} of {limit} MiB): keeping less");
+            // What is dropped now goes back as well.
+            self.due.get_or_insert(now.plus(PAUSE));
+        } else {
+            tracing::info!("memory is no longer short ({used} of {limit} MiB)");
+        }
+        Some(short)
     }
 }
 
@@ -128,6 +202,37 @@ mod tests {
         assert!(keeper.due().is_some(), "not yet");
         keeper.keep(BootNs(2).plus(PAUSE));
         assert_eq!(keeper.due(), None);
+    }
+
+    #[test]
+    fn that_memory_is_short_is_news_once_and_is_looked_at_again() {
+        let mut keeper = Housekeeper::default();
+        let usage = |mib: u64| Usage { used: mib << 20, limit: 96 << 20 };
+        assert_eq!(keeper.looked(usage(40), BootNs(1)), None);
+        assert_eq!(keeper.due(), None, "nothing in rest");
+        assert_eq!(keeper.looked(usage(90), BootNs(2)), Some(true));
+        assert_eq!(keeper.looked(usage(91), BootNs(3)), None);
+        assert_eq!(keeper.look_again, Some(BootNs(3).plus(LOOK_AGAIN)));
+        assert_eq!(keeper.looked(usage(70), BootNs(4)), None, "not yet");
+        assert_eq!(keeper.looked(usage(50), BootNs(5)), Some(false));
+        assert_eq!(keeper.look_again, None);
+    }
+
+    #[test]
+    fn a_look_that_is_slow_is_the_only_one_and_asked_for_ever_more_seldom() {
+        let mut keeper = Housekeeper::default();
+        let (tell, answer) = oneshot::channel();
+        keeper.look = Some((answer, BootNs(0), BootNs(ANSWER)));
+        let mut asked = 0;
+        while let Some(due) = keeper.due().filter(|due| due.0 < 100 * ANSWER) {
+            assert_eq!(keeper.news(due), None);
+            keeper.look(due);
+            asked += 1;
+        }
+        assert!(asked < 9, "{asked}");
+        tell.send(Some(Usage { used: 90, limit: 96 })).unwrap();
+        assert_eq!(keeper.news(BootNs(200 * ANSWER)), Some(true));
+        assert!(keeper.look.is_none());
     }
 
     #[test]

@@ -164,6 +164,18 @@ fn thresholds(pick: usize) -> Thresholds {
     [of[0], of[1], short, quick][pick % 4]
 }
 
+/// What a user does with one of some netns of his own. The cases have no more netns than the small bounds allow.
+fn of_a_stranger(pick: usize) -> Observation {
+    let number = pick as u32 % 8;
+    let inode = Some(9_000 + number);
+    let netns = NetnsRef { cookie: inode.map(u64::from), inode, nsid: None };
+    match pick / 8 % 4 {
+        0 => Observation::NetnsGone { netns },
+        1 => Observation::NetnsUser { netns, uid: 65_534, nested: true },
+        _ => Observation::NetnsCreated { netns },
+    }
+}
+
 /// What a life has shown.
 #[derive(Default)]
 #[cfg_attr(not(test), allow(dead_code, reason = "the fuzz target does not read it"))]
@@ -205,6 +217,7 @@ pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> Lived 
                 let fact = &palette.all[pick % palette.all.len()];
                 twins.tell(&fact.what, fact.origin);
             }
+            28 if is_bounded => twins.tell(&of_a_stranger(pick), Origin::Probe),
             27 | 28 => twins.now = twins.now.plus(STEPS[pick % STEPS.len()]),
             29 => twins.engine.retune(thresholds(pick), Vec::new()),
             30 => {
@@ -233,6 +246,7 @@ pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> Lived 
                     let unreported = Unreported { overrun, addresses, ..Unreported::default() };
                     twins.tell(&Observation::LostIn { netns: *netns, unreported }, Origin::Probe);
                 }
+                3 => twins.tell(&Observation::Memory { short: pick / 6 % 2 > 0 }, Origin::Daemon),
                 _ => twins.acknowledge(pick / 6),
             },
         }

@@ -146,6 +146,7 @@ impl Check<'_> {
             | Observation::SourceGone { .. }
             | Observation::Refused { .. }
             | Observation::FirstAnswers
+            | Observation::Memory { .. }
             | Observation::Lost { .. }
             | Observation::LostIn { .. }
             | Observation::LostInUsers

@@ -46,6 +46,11 @@ pub enum Observation {
     /// Every container runtime and store that existed at the start has given its first answer, or has had the time to:
     /// missing answers are not waited for any more. Their facts come before this one.
     FirstAnswers,
+    /// The daemon is near the memory that it may have, or no longer is.
+    Memory {
+        /// Whether it is.
+        short: bool,
+    },
     /// Events were lost (ring buffer or socket overrun). The daemon reads everything again; netns in teardown are
     /// removed then, because their end may have been lost.
     Lost {

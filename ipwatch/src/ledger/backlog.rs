@@ -11,6 +11,8 @@ use crate::finding::Status;
 /// Maximum number of ended tenures that may wait; an eighth of it for findings. Open rows are in memory anyway; ended
 /// ones are kept only to be written.
 const ENDED_KEPT: usize = 8192;
+/// The same of tenures while memory is short.
+const ENDED_KEPT_WHEN_SHORT: usize = 1024;
 
 /// A finding as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +39,11 @@ impl FindingRow {
 pub(super) struct Backlog {
     findings: HashMap<String, FindingRow>,
     tenures: BTreeMap<RowKey, Row>,
-    /// Ended tenures, the oldest first; `resolved` has the findings.
+    /// Ended tenures, the oldest first, and those in netns that no container is known to have, which are dropped first;
+    /// `resolved` has the findings.
     ended: VecDeque<RowKey>,
+    ended_of_strangers: VecDeque<RowKey>,
+    memory_is_short: bool,
     resolved: VecDeque<String>,
     /// Number of rows dropped for lack of room.
     lost: u64,
@@ -62,15 +67,28 @@ impl Backlog {
 
     pub(super) fn tenure(&mut self, name: RowKey, row: Row) {
         if row.ended() != 0 {
-            self.ended.push_back(name);
+            let ended = if row.is_named() { &mut self.ended } else { &mut self.ended_of_strangers };
+            ended.push_back(name);
         }
         self.tenures.insert(name, row);
-        if self.ended.len() > ENDED_KEPT
-            && let Some(oldest) = self.ended.pop_front()
-        {
+        self.trim();
+    }
+
+    /// Drops ended tenures beyond the bound.
+    fn trim(&mut self) {
+        let most = if self.memory_is_short { ENDED_KEPT_WHEN_SHORT } else { ENDED_KEPT };
+        while self.ended.len() + self.ended_of_strangers.len() > most {
+            let oldest = self.ended_of_strangers.pop_front().or_else(|| self.ended.pop_front());
+            let Some(oldest) = oldest else { return };
             self.tenures.remove(&oldest);
             self.lost += 1;
         }
+    }
+
+    /// The daemon is near the memory that it may have, or no longer is.
+    pub(super) fn set_memory_short(&mut self, short: bool) {
+        self.memory_is_short = short;
+        self.trim();
     }
 
     /// A tenure must not be written after all.
@@ -88,6 +106,7 @@ impl Backlog {
         let newer = std::mem::replace(self, older);
         // `take` left the count here; the older count is included in it.
         self.lost = newer.lost;
+        self.set_memory_short(newer.memory_is_short);
         for (id, row) in newer.findings {
             self.finding(&id, row);
         }
@@ -130,9 +149,9 @@ impl Backlog {
         self.lost
     }
 
-    /// Takes everything that waits; the count of dropped rows stays.
+    /// Takes everything that waits; the count of dropped rows stays, and whether memory is short.
     pub(super) fn take(&mut self) -> Backlog {
-        let lost = self.lost;
-        std::mem::replace(self, Backlog { lost, ..Backlog::default() })
+        let Backlog { lost, memory_is_short, .. } = *self;
+        std::mem::replace(self, Backlog { lost, memory_is_short, ..Backlog::default() })
     }
 }

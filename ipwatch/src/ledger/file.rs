@@ -168,6 +168,12 @@ impl LedgerFile {
         });
     }
 
+    /// The daemon is near the memory that it may have, or no longer is: fewer rows wait, those of netns without a known
+    /// container being dropped first.
+    pub fn set_memory_short(&self, short: bool) {
+        self.shared.put(|backlog| backlog.set_memory_short(short));
+    }
+
     /// A handle to wait until acknowledgements are written: see [`Written::wait`].
     #[must_use]
     pub fn written(&self) -> Written {

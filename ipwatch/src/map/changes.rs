@@ -134,7 +134,7 @@ fn of(what: &Observation) -> (Kinds, Reach<'_>) {
         | Observation::SourceGone { .. }
         | Observation::Refused { .. }
         | Observation::Lost { .. } => (Kinds::ALL, Anywhere),
-        Observation::FirstAnswers => (Kinds::NONE, Anywhere),
+        Observation::FirstAnswers | Observation::Memory { .. } => (Kinds::NONE, Anywhere),
         Observation::LostIn { netns, unreported } if unreported.concerns_addresses() => {
             (Kinds::ADDRESSES | Kinds::NETNS | Kinds::ROUTES, Netns(netns))
         }

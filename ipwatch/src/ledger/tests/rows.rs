@@ -85,6 +85,22 @@ fn only_what_is_over_is_given_up_and_that_is_counted() {
     assert_eq!(backlog.tenures().filter(|(_, row)| row.ended() == 0).count(), 1);
 }
 
+/// While memory is short fewer rows wait, also of a batch that comes back unwritten.
+#[test]
+fn while_memory_is_short_fewer_rows_wait() {
+    let (mut open, mut backlog) = (Open::default(), Backlog::default());
+    for n in 0..4_000_u64 {
+        open.held(key("k"), tenure("10.0.0.1", n + 2));
+        let at = CALENDAR.wall(BootNs((n + 2) * SECOND));
+        let over = open.released(&key("k"), at, "address-deleted").unwrap();
+        backlog.tenure(over.name(), over);
+    }
+    let failed = backlog.take();
+    backlog.set_memory_short(true);
+    backlog.put_back(failed);
+    assert_eq!((backlog.len(), backlog.lost()), (1_024, 4_000 - 1_024));
+}
+
 #[test]
 fn what_is_lost_is_counted_once_however_often_a_write_fails() {
     let (mut open, mut backlog) = (Open::default(), Backlog::default());

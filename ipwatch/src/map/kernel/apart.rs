@@ -9,7 +9,7 @@ use crate::map::{NetnsId, NodeMap, Table};
 /// What is connected with the node.
 pub(super) struct Connected {
     /// Every netns that is, those that are not users' included.
-    pub(super) users: BTreeSet<NetnsId>,
+    pub(super) all: BTreeSet<NetnsId>,
     /// Whether a user's that is has a device that leads to a netns which is not known, or not kept.
     pub(super) leads_out: bool,
 }
@@ -18,14 +18,14 @@ impl NodeMap {
     /// Netns with addresses that are not known, in which an IP of the node may be.
     pub fn short_within_reach(&self) -> impl Iterator<Item = &Netns> {
         let has_users = self.short().any(Netns::is_of_a_user_namespace);
-        let connected = if has_users { self.connected_users().users } else { BTreeSet::new() };
+        let connected = if has_users { self.connected().all } else { BTreeSet::new() };
         self.short()
             .filter(move |entry| !entry.is_of_a_user_namespace() || connected.contains(&entry.id))
     }
 
-    /// The netns in user namespaces that are connected with others, directly or by each other. One walk over their
-    /// devices and those of all others, because a user can join any number of netns.
-    pub(super) fn connected_users(&self) -> Connected {
+    /// The netns that are connected with the node, directly or by each other: all that are not users', and some that are. One
+    /// walk over the devices of all, because a user can join any number of netns.
+    pub(super) fn connected(&self) -> Connected {
         let (mut connected, mut left) = (BTreeSet::new(), Vec::new());
         let mut joined: Table<NetnsId, Vec<NetnsId>> = Table::default();
         // Netns of users with an end of a pair of which the other end is not known, and with other such devices.
@@ -64,7 +64,7 @@ impl NodeMap {
             led_away.append(&mut loose);
         }
         spread(&mut connected, led_away, &joined);
-        Connected { users: connected, leads_out }
+        Connected { all: connected, leads_out }
     }
 }
 

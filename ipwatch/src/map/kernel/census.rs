@@ -366,7 +366,7 @@ impl NodeMap {
             census.passed_over.0 = now;
             asked_again.into_iter().for_each(|id| self.recensus(id));
         }
-        let connected = self.connected_users().users;
+        let connected = self.connected().all;
         let (mut taken_in, mut passed_over) = (0, 0);
         while taken_in < AT_A_TIME && passed_over < PASSED_OVER {
             let census = &mut self.kernel.census;
@@ -406,7 +406,7 @@ impl NodeMap {
         if let Some((_, known)) = leads_out.get().filter(|(at, _)| *at == now) {
             return known;
         }
-        let leads = self.connected_users().leads_out;
+        let leads = self.connected().leads_out;
         leads_out.set(Some((now, leads)));
         leads
     }

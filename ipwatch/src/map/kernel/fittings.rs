@@ -5,6 +5,8 @@
 //! many times what a route does. When it is full, `tenants` says who gives. So whoever may make a netns of his own, which
 //! on many nodes is everybody, cannot make ipwatch forget what it knows of pods or of other users, nor take its memory.
 //!
+//! While the memory that the daemon may have is short, the room is half as large.
+//!
 //! What findings depend on least is dropped first: the neighbours with the oldest reports, then the newest routes,
 //! VLANs, names and links.
 
@@ -22,6 +24,8 @@ const VLANS: usize = 16;
 const PEER: usize = 32;
 /// Budget of all netns except the host's, in bytes.
 const MAX_IN_ALL: usize = 12 << 20;
+/// Fraction of it that is used while memory is short.
+const SHORT: usize = 2;
 /// Fraction of a netns's entries that is dropped at one time.
 const CUT: usize = 16;
 /// Fraction of the budget that must be free before dropped entries are read again.
@@ -71,18 +75,24 @@ impl Fitting {
 pub(in crate::map) struct Fittings {
     in_all: usize,
     room: Room,
+    memory_is_short: bool,
 }
 
 impl Default for Fittings {
     fn default() -> Self {
-        Self { in_all: MAX_IN_ALL, room: Room::default() }
+        Self { in_all: MAX_IN_ALL, room: Room::default(), memory_is_short: false }
     }
 }
 
 impl Fittings {
+    /// The budget, in bytes.
+    fn bound(&self) -> usize {
+        if self.memory_is_short { self.in_all / SHORT } else { self.in_all }
+    }
+
     /// Whether there is enough to read anew what was not kept.
     pub(super) fn has_room(&self) -> bool {
-        self.room.kept() < self.in_all - self.in_all / ROOM
+        self.room.kept() < self.bound() - self.bound() / ROOM
     }
 }
 
@@ -114,7 +124,7 @@ impl NodeMap {
             sizes.filter(|(_, (_, size))| *size > 0).collect::<std::collections::BTreeMap<_, _>>(),
             fittings.room.sizes()
         );
-        assert!(fittings.room.kept() <= fittings.in_all);
+        assert!(fittings.room.kept() <= fittings.bound());
     }
 
     /// Ensures that one more entry of a netns can be kept, at the cost of another netns. Otherwise the entry is counted
@@ -123,7 +133,7 @@ impl NodeMap {
         for _ in 0..GIVERS {
             let Some(entry) = self.kernel.netns.get(&id) else { return false };
             let fittings = &self.kernel.fittings;
-            if entry.host || fittings.room.kept() + one.bytes() <= fittings.in_all {
+            if entry.host || fittings.room.kept() + one.bytes() <= fittings.bound() {
                 return true;
             }
             let (tenant, size) = (entry.tenant(), entry.size());
@@ -133,6 +143,35 @@ impl NodeMap {
         }
         self.not_kept_of(id, one, 1);
         false
+    }
+
+    /// The daemon is near the memory that it may have, or no longer is: what is beyond the budget is dropped, of users first.
+    pub(in crate::map) fn set_memory_short(&mut self, short: bool, at: BootNs) {
+        self.kernel.fittings.memory_is_short = short;
+        loop {
+            let fittings = &mut self.kernel.fittings;
+            let (kept, bound) = (fittings.room.kept(), fittings.bound());
+            // As for a pod that has nothing yet.
+            let giver = fittings.room.giver(Tenant::Pod(NetnsId::MAX), 0, 0);
+            let Some(giver) = giver.filter(|_| kept > bound) else { return };
+            self.shed(giver.id, (kept - bound).min(giver.has), at);
+            if self.kernel.fittings.room.kept() >= kept {
+                return;
+            }
+        }
+    }
+
+    /// That memory is short, and what follows from it, for people.
+    #[must_use]
+    pub fn said_of_memory(&self) -> Option<String> {
+        let Fittings { in_all, memory_is_short, .. } = &self.kernel.fittings;
+        memory_is_short.then(|| {
+            format!(
+                "memory is short: of links, neighbours and routes {} MiB are kept instead of {}",
+                (in_all / SHORT) >> 20,
+                in_all >> 20
+            )
+        })
     }
 
     /// Drops entries of a netns until `bytes` are freed.

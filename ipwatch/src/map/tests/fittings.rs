@@ -161,6 +161,29 @@ fn what_was_given_up_is_read_anew_once_there_is_room() {
     feed.map.assert_fittings_count();
 }
 
+/// Near the memory that the daemon may have half is kept, and users give first.
+#[test]
+fn while_memory_is_short_users_give_half() {
+    let mut feed = bounded();
+    vouch(&mut feed);
+    fill(&mut feed, POD, 60);
+    for n in 0..20 {
+        feed.tell(Observation::NetnsUser { netns: strange(n), uid: 65_534, nested: true });
+        fill(&mut feed, strange(n), 100);
+    }
+    feed.tell_from(Origin::Daemon, Observation::Memory { short: true });
+    feed.map.assert_fittings_count();
+    assert_eq!(kept(&feed, POD), [60; 3]);
+    assert!(feed.map.said_of_memory().is_some());
+    fill(&mut feed, strange(30), 100);
+    feed.map.assert_fittings_count();
+    feed.tell_from(Origin::Daemon, Observation::Memory { short: false });
+    assert_eq!(feed.map.said_of_memory(), None);
+    fill(&mut feed, strange(31), 30);
+    assert_eq!(kept(&feed, strange(31)), [30; 3], "there is room again");
+    feed.map.assert_fittings_count();
+}
+
 #[test]
 fn neighbours_beyond_the_bound_of_one_netns_go_some_at_a_time() {
     let mut feed = Feed::new(ALL);
