@@ -244,7 +244,8 @@ impl Engine {
         }
         let late = now.since(self.started) > READY_AFTER;
         let heard = self.answered && SOURCES.iter().all(|name| self.map.has_source(*name));
-        let whole = heard && self.map.has_first_snapshot() && !self.map.has_unopened();
+        let unread = self.map.has_unopened() || self.map.has_unread_from_before();
+        let whole = heard && self.map.has_first_snapshot() && !unread;
         if whole || late {
             self.ready.get_or_insert(now);
         }

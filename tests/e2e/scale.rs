@@ -43,7 +43,10 @@ fn a_thousand_netns_with_ten_thousand_addresses(lab: &Lab) {
     );
     if let Some(has) = memory.as_ref().map(Memory::now) {
         let (of, each) = (all.len(), EACH + 1);
-        println!("{FIGURE}{of} netns with {each} addresses: {} MiB, as its cgroup counts", has >> 20);
+        println!(
+            "{FIGURE}{of} netns with {each} addresses: {} MiB, as its cgroup counts",
+            has >> 20
+        );
         assert!(has < CEILING, "{has} bytes");
     }
     drop(all);

@@ -200,10 +200,11 @@ fn netns_that_are_full_take_no_memory(lab: &Lab) {
 }
 
 /// Netns of one user: more than are kept of all.
-const CROWD: usize = 9_000;
+const CROWD: usize = 6_000;
 
 /// The number of netns is bounded: those of a pod that comes later are found all the same, and what is left out is told, by
-/// whose it is. When the user's have gone, nothing is left out any more.
+/// whose it is. When the user's have gone, nothing is left out any more. What the kernel keeps for files of all the processes
+/// counts as the daemon's memory and can be taken back: so the ceiling is a limit here, at which the daemon would be killed.
 fn more_netns_than_are_kept_take_no_place_of_a_pod(lab: &Lab) {
     let open = OpenDir::new(lab);
     let socket = lab.dir().join("metrics.sock");
@@ -216,6 +217,9 @@ fn more_netns_than_are_kept_take_no_place_of_a_pod(lab: &Lab) {
         of.and_then(|one| one.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or_default()
     };
     assert_eq!(left_out(), 0.0);
+    if let Some(memory) = &memory {
+        memory.limit(CEILING);
+    }
     let script = format!("for n in $(seq {CROWD}); do unshare -n sleep 600 & done");
     let user = Stranger::start(&open.0, "crowd", &script);
     until("there are more than are kept", 300, || left_out() > 500.0);
@@ -225,10 +229,12 @@ fn more_netns_than_are_kept_take_no_place_of_a_pod(lab: &Lab) {
     let added = Instant::now();
     daemon.await_ip(lab.ip(9), pod.inode);
     let took = added.elapsed();
-    println!("{FIGURE}{} of {CROWD} netns are left out; a pod's is known after {took:.1?}", left_out());
+    println!(
+        "{FIGURE}{} of {CROWD} netns are left out; a pod's is known after {took:.1?}",
+        left_out()
+    );
     if let Some(has) = memory.as_ref().map(Memory::now) {
         println!("{FIGURE}with them: {} MiB, as the daemon's cgroup counts", has >> 20);
-        assert!(has < CEILING, "{has} bytes");
     }
     let map = daemon.source("map").expect("a source");
     let said = map["detail"].to_string();
@@ -236,6 +242,9 @@ fn more_netns_than_are_kept_take_no_place_of_a_pod(lab: &Lab) {
     drop(user);
     until("nothing is left out any more", 300, || left_out() == 0.0);
     daemon.await_ip(lab.ip(9), pod.inode);
+    if let Some(has) = memory.as_ref().map(Memory::now) {
+        println!("{FIGURE}afterwards: {} MiB", has >> 20);
+    }
 }
 
 /// Shell commands that the user repeats as fast as possible, until killed.

@@ -89,6 +89,13 @@ impl Memory {
         Some(Self(dir))
     }
 
+    /// Sets its limit, in bytes, beyond which the kernel ends what is in it, after it has taken back what it can.
+    pub fn limit(&self, bytes: u64) {
+        let v2 = self.0.join("memory.max");
+        let file = if v2.exists() { v2 } else { self.0.join("memory.limit_in_bytes") };
+        fs::write(file, bytes.to_string()).expect("set a limit");
+    }
+
     /// Runs this program in it.
     #[must_use]
     pub fn command(&self, program: &Path) -> Command {

@@ -1,8 +1,8 @@
 //! How near the daemon is to the memory that it may have. Everything that it keeps is bounded where it is kept; this is the
 //! last line before the kernel slows it down (`memory.high`) or ends it (`memory.max`).
 //!
-//! The limit is that of its memory cgroup, if it has one of its own, else [`CEILING`]. What the page cache holds and nobody
-//! has used lately does not count: the kernel drops that first.
+//! The limit is that of its memory cgroup, if that has one, and then all that is in the cgroup counts: a probe of a kubelet runs
+//! there too. Else it is [`CEILING`], for the process alone. The page cache does not count: the kernel drops it first.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ struct Files {
     mount: &'static str,
     current: &'static str,
     limits: &'static [&'static str],
-    inactive: &'static str,
+    cached: [&'static str; 2],
 }
 
 /// Of cgroup v2, of v2 beside v1, and of v1.
@@ -48,14 +48,14 @@ const HIERARCHIES: [Files; 2] = [
         mount: "/sys/fs/cgroup",
         current: "memory.current",
         limits: &["memory.high", "memory.max"],
-        inactive: "inactive_file",
+        cached: ["inactive_file", "active_file"],
     },
     Files {
         controller: "memory",
         mount: "/sys/fs/cgroup/memory",
         current: "memory.usage_in_bytes",
         limits: &["memory.limit_in_bytes"],
-        inactive: "total_inactive_file",
+        cached: ["total_inactive_file", "total_active_file"],
     },
 ];
 
@@ -67,7 +67,7 @@ pub(super) fn look() -> Option<Usage> {
     let cgroups = text(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let own = HIERARCHIES.iter().find_map(|files| {
         let path = path_of(&cgroups, files.controller)?;
-        of_cgroup(&Path::new(files.mount).join(path), files, std::process::id())
+        of_cgroup(&Path::new(files.mount).join(path), files)
     });
     own.or_else(|| {
         let pages = resident(&text(Path::new("/proc/self/statm"))?)?;
@@ -80,17 +80,15 @@ fn text(path: &Path) -> Option<String> {
     bounded::read_text(path, LONGEST).ok()
 }
 
-/// The usage of a cgroup with a limit, in which no other process is.
-fn of_cgroup(path: &Path, files: &Files, own: u32) -> Option<Usage> {
+/// The usage of a cgroup with a limit.
+fn of_cgroup(path: &Path, files: &Files) -> Option<Usage> {
     let read = |name: &str| text(&path.join(name));
-    if !is_alone(&read("cgroup.procs")?, own) {
-        return None;
-    }
     let limits = files.limits.iter().filter_map(|name| limit(&read(name)?));
     let limit = limits.min()?;
     let current: u64 = read(files.current)?.trim().parse().ok()?;
-    let inactive = read("memory.stat").and_then(|stat| value(&stat, files.inactive));
-    Some(Usage { used: current.saturating_sub(inactive.unwrap_or(0)), limit })
+    let stat = read("memory.stat").unwrap_or_default();
+    let cached: u64 = files.cached.iter().filter_map(|name| value(&stat, name)).sum();
+    Some(Usage { used: current.saturating_sub(cached), limit })
 }
 
 /// The path of the own cgroup in a hierarchy, relative to its mount, from `/proc/self/cgroup` (cgroups(7)).
@@ -105,12 +103,6 @@ fn path_of(cgroups: &str, controller: &str) -> Option<PathBuf> {
     path.components()
         .all(|part| matches!(part, std::path::Component::Normal(_)))
         .then(|| path.into())
-}
-
-fn is_alone(procs: &str, own: u32) -> bool {
-    let mut procs = procs.lines().map(|line| line.trim().parse::<u32>());
-    let first = procs.next();
-    first == Some(Ok(own)) && procs.next().is_none()
 }
 
 fn limit(text: &str) -> Option<u64> {
@@ -146,32 +138,28 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_counts_if_it_is_its_own_and_has_a_limit() {
+    fn a_cgroup_counts_if_it_has_a_limit() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-        write("cgroup.procs", "12\n");
         write("memory.current", "50000000\n");
         write("memory.high", "max\n");
         write("memory.max", "max\n");
-        write("memory.stat", "anon 30000000\nfile 20000000\ninactive_file 15000000\n");
-        let usage = |own| of_cgroup(dir.path(), &HIERARCHIES[0], own);
-        assert_eq!(usage(12), None, "without a limit");
+        let stat = "anon 30000000\nfile 20000000\ninactive_file 15000000\nactive_file 4000000\n";
+        write("memory.stat", stat);
+        let usage = || of_cgroup(dir.path(), &HIERARCHIES[0]);
+        assert_eq!(usage(), None, "without a limit");
         write("memory.max", "134217728\n");
-        assert_eq!(usage(12), Some(Usage { used: 35_000_000, limit: 128 << 20 }));
+        assert_eq!(usage(), Some(Usage { used: 31_000_000, limit: 128 << 20 }));
         write("memory.high", "100663296\n");
-        assert_eq!(usage(12).unwrap().limit, 96 << 20, "the lower one");
-        assert_eq!(usage(13), None);
-        write("cgroup.procs", "12\n77\n");
-        assert_eq!(usage(12), None, "what others use is not its own");
+        assert_eq!(usage().unwrap().limit, 96 << 20, "the lower one");
 
         let v1 = &HIERARCHIES[1];
-        write("cgroup.procs", "12\n");
         write("memory.usage_in_bytes", "50000000\n");
         write("memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(of_cgroup(dir.path(), v1, 12), None, "so many bytes are no limit");
+        assert_eq!(of_cgroup(dir.path(), v1), None, "so many bytes are no limit");
         write("memory.limit_in_bytes", "134217728\n");
         write("memory.stat", "inactive_file 1\ntotal_inactive_file 20000000\n");
-        assert_eq!(of_cgroup(dir.path(), v1, 12).unwrap().used, 30_000_000);
+        assert_eq!(of_cgroup(dir.path(), v1).unwrap().used, 30_000_000);
     }
 
     #[test]
@@ -192,6 +180,5 @@ mod tests {
             (resident(""), limit("max"), limit("0"), value("a 1\n", "b")),
             (None, None, None, None)
         );
-        assert!(is_alone("5\n", 5) && !is_alone("", 5) && !is_alone("x\n", 5));
     }
 }

@@ -87,12 +87,16 @@ impl Housekeeper {
 impl Housekeeper {
     /// Has somebody look at the own memory, after what is free went back. A file of a cgroup may be slow to read.
     fn look(&mut self, now: BootNs) {
-        if self.look.is_none() {
+        // Only a daemon has a runtime.
+        if self.look.is_none()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let (tell, answer) = oneshot::channel();
             self.look = Some((answer, now, now.plus(ANSWER)));
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn_blocking(move || drop(tell.send(ceiling::look())));
-            }
+            runtime.spawn_blocking(move || {
+                // Nobody waits any more once the daemon ends.
+                let _ = tell.send(ceiling::look());
+            });
         }
     }
 
@@ -100,9 +104,9 @@ impl Housekeeper {
     pub(super) fn news(&mut self, now: BootNs) -> Option<bool> {
         let (answer, since, due) = self.look.as_mut()?;
         match answer.try_recv() {
-            Ok(usage) => {
+            Ok(Some(usage)) => {
                 self.look = None;
-                self.looked(usage?, now)
+                self.looked(usage, now)
             }
             Err(oneshot::error::TryRecvError::Empty) => {
                 if *due <= now {
@@ -110,8 +114,10 @@ impl Housekeeper {
                 }
                 None
             }
-            Err(oneshot::error::TryRecvError::Closed) => {
+            // Nothing could be read: what was known stays true until it can be.
+            Ok(None) | Err(oneshot::error::TryRecvError::Closed) => {
                 self.look = None;
+                self.look_again = self.is_short.then(|| now.plus(LOOK_AGAIN));
                 None
             }
         }
@@ -233,6 +239,12 @@ mod tests {
         tell.send(Some(Usage { used: 90, limit: 96 })).unwrap();
         assert_eq!(keeper.news(BootNs(200 * ANSWER)), Some(true));
         assert!(keeper.look.is_none());
+        // What could not be read while it is short is asked for again.
+        let (tell, answer) = oneshot::channel();
+        (keeper.look, keeper.look_again) = (Some((answer, BootNs(0), BootNs(1))), None);
+        tell.send(None).unwrap();
+        assert_eq!(keeper.news(BootNs(300 * ANSWER)), None);
+        assert_eq!(keeper.look_again, Some(BootNs(300 * ANSWER).plus(LOOK_AGAIN)));
     }
 
     #[test]

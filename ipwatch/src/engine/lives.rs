@@ -11,7 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::fact::{Boot, NetnsRef, Origin, Source, SourceStatus, TaskKey, Unreported};
+use crate::fact::{
+    Address, AddressKey, Boot, NetnsRef, Origin, Source, SourceStatus, Task, TaskKey, Unreported,
+};
 use crate::finding::{Candidate, Finding};
 use crate::map::ConflictGrounds;
 
@@ -165,14 +167,30 @@ fn thresholds(pick: usize) -> Thresholds {
 }
 
 /// What a user does with one of some netns of his own. The cases have no more netns than the small bounds allow.
-fn of_a_stranger(pick: usize) -> Observation {
-    let number = pick as u32 % 8;
+fn of_a_stranger(pick: usize) -> Vec<Observation> {
+    let number = pick as u32 % 4;
     let inode = Some(9_000 + number);
     let netns = NetnsRef { cookie: inode.map(u64::from), inode, nsid: None };
-    match pick / 8 % 4 {
-        0 => Observation::NetnsGone { netns },
-        1 => Observation::NetnsUser { netns, uid: 65_534, nested: true },
-        _ => Observation::NetnsCreated { netns },
+    let address = |last| {
+        let local = std::net::Ipv4Addr::new(192, 0, 2, last).into();
+        let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+        let address = Address { key, scope: None, flags: None };
+        Observation::Address { netns, address }
+    };
+    let task = |n| {
+        let pid = 9_000 + 8 * number + n;
+        let key = TaskKey { pid, tid: pid, start: 100 };
+        let (comm, parent, exiting, killed) = ("sleep".to_owned(), None, false, false);
+        let (state, idle) = (None, None);
+        Observation::Task(Task { key, netns, comm, parent, exiting, killed, state, idle })
+    };
+    match pick / 8 % 8 {
+        0 => vec![Observation::NetnsGone { netns }],
+        1 => vec![Observation::NetnsDying { netns }],
+        2 => vec![Observation::NetnsUser { netns, uid: 65_534, nested: true }],
+        3 | 4 => vec![Observation::NetnsCreated { netns }],
+        5 => (1..5).map(task).collect(),
+        _ => (1..5).map(address).collect(),
     }
 }
 
@@ -198,7 +216,8 @@ impl Lived {
 /// # Panics
 /// Detection differs from detection from scratch.
 pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> Lived {
-    let (is_bounded, case) = (case / palette.cases.len() % 2 > 0, case % palette.cases.len());
+    let cases = palette.cases.len();
+    let (is_bounded, case) = (!(case / cases).is_multiple_of(2), case % cases);
     let case = &palette.cases[case];
     let mut next = case.iter();
     let mut twins = Twins::new(is_bounded);
@@ -217,7 +236,11 @@ pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> Lived 
                 let fact = &palette.all[pick % palette.all.len()];
                 twins.tell(&fact.what, fact.origin);
             }
-            28 if is_bounded => twins.tell(&of_a_stranger(pick), Origin::Probe),
+            28 if is_bounded => {
+                for what in of_a_stranger(pick) {
+                    twins.tell(&what, Origin::Probe);
+                }
+            }
             27 | 28 => twins.now = twins.now.plus(STEPS[pick % STEPS.len()]),
             29 => twins.engine.retune(thresholds(pick), Vec::new()),
             30 => {

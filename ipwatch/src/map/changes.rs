@@ -225,6 +225,7 @@ impl NodeMap {
             Reach::Anywhere => self.changes.mark(kinds),
             Reach::Netns(netns) => match self.find(netns) {
                 Some(id) => self.mark_in(id, kinds),
+                None if self.is_left_out(netns) => {}
                 None => self.changes.mark(kinds),
             },
             Reach::Task(task) => {

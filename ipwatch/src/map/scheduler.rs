@@ -196,6 +196,11 @@ impl Pending {
         }
     }
 
+    /// Number of failed attempts to open it.
+    pub(super) fn failed_to_open(&self, id: NetnsId) -> usize {
+        self.adopt_tries.get(&id).map_or(0, |tries| tries.failed)
+    }
+
     /// A link of this netns may lead to a netns that is still unknown at `due`.
     pub(super) fn meet(&mut self, id: NetnsId, due: BootNs) {
         self.unresolved_peers.hasten(id, due);

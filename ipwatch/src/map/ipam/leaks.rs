@@ -316,6 +316,9 @@ impl NodeMap {
         mounted: &OnceCell<HashSet<&'a str>>,
     ) -> Option<BootNs> {
         let entry = self.ipam.get(slot)?;
+        if entry.preexisting && self.has_unread_from_before() {
+            return None;
+        }
         let id = entry.container_id.as_deref()?;
         let mut netns = self.workload.netns_of(id).take(LOOKED_AT);
         if netns.any(|id| self.netns(id).is_some()) || self.has_mount_of(id, mounted) {

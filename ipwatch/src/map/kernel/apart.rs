@@ -43,7 +43,8 @@ impl NodeMap {
                     }
                     Some(None) if !is_users => is_loose_elsewhere = true,
                     Some(None) if link.is_pair() => loose.push(entry.id),
-                    // A macvlan's parent, a tunnel's underlay: only root can have moved the device away from it.
+                    // A macvlan's parent, a tunnel's underlay: root has moved the device away from it, or it is of a netns that
+                    // is not kept.
                     Some(None) => led_away.push(entry.id),
                     // A physical device, which root has moved here.
                     None if is_users && link.kind.is_none() && !link.loopback => {

@@ -1,8 +1,8 @@
 //! How many netns are kept, and whose.
 //!
 //! Whoever may make a user namespace can make tens of thousands of netns, and each is an entry here. So all but the host's have
-//! one bound. A new netns that finds no place is left out: only its names are remembered (`left_out`), so
-//! that neither later facts nor each walk of `net->list` make an entry of it, which would cost an adoption.
+//! one bound. A new netns that finds no place is left out: only its names are remembered (`left_out`), so that neither later
+//! facts nor each walk of `net->list` make an entry of it, which would cost an adoption.
 //!
 //! - Whose a netns is turns out when it is read, and so does whether it is connected with others. One that was left out
 //!   unread therefore takes the place of one that users own, that has been read and that nothing connects with the node: of
@@ -10,29 +10,45 @@
 //!   is read once.
 //! - What root has mounted where the node or a runtime sees it, and what a runtime says is a sandbox's, gets a place at once,
 //!   at the cost of any user's; a sandbox's at the cost of root's too. CNI plugins and IPAM work on such netns alone.
-//! - As long as one is left out whose devices were not read since they changed, an IP may be in it, and nobody is told that
-//!   an IP is free. Those that nothing connects with the node take that from nobody (`apart`).
-//! - Those that are left out are taken in again when an eighth of the places is free.
+//! - If none can give its place like that, the newest of the user who has most do: whoever may connect one of his netns with
+//!   others may do so with all, and keeps nobody from being read. Those that cannot be opened are nobody's.
+//! - As long as one is left out whose devices were not read since they changed, or one that was taken in has not been read
+//!   yet, an IP may be in it, and nobody is told that an IP is free. Those that nothing connects with the node take that from
+//!   nobody (`apart`).
+//! - Those that have been read are taken in again when an eighth of the places is free, a few at a time.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::left_out::{Entry, LeftOut, Met, State};
+use ipwatch_common::{WALK_CHUNK, WALK_CHUNKS};
+
+use super::left_out::{Entry, LeftOut, MAX_LEFT_OUT, Met, State};
 use super::tenants::{Room, Tenant, Yields};
 use crate::fact::{BootNs, Holder, Link, NetnsRef, Task};
+use crate::map::workload::Certainty;
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Tick};
 
 /// Maximum number of netns that are kept, except the host's. What is in them has bounds of its own. A large node has a
 /// thousand.
-const MAX_NETNS: usize = 8_192;
+const MAX_NETNS: usize = 3_072;
+// A walk can list all that are known.
+const _: () = assert!(1 + MAX_NETNS + MAX_LEFT_OUT <= WALK_CHUNK * WALK_CHUNKS);
 /// Fraction of the places that must be free before those that were left out are taken in again.
 const ROOM: usize = 8;
 /// How often places are given to those that were left out, and to how many at a time.
 const TURN: u64 = 2_000_000_000;
 const AT_A_TIME: usize = 64;
+/// How many of them may have been read before.
+const AGAIN_AT_A_TIME: usize = 16;
+/// How many of a user's give their places at a time to others that nobody has read, if none of them yields.
+const GIVEN_AT_A_TIME: usize = 8;
+/// Between two walks for the tasks of those that were taken in.
+const WALKS_APART: u64 = 10_000_000_000;
 /// How many of those that cannot give their place are passed over in one turn.
-const PASSED_OVER: usize = 256;
+const PASSED_OVER: usize = 512;
+/// After so many failed attempts, one that cannot be opened gives its place to others that may be.
+const TRIED: usize = 4;
 /// How long one that cannot give its place is not asked again.
 const ASKED_AGAIN: u64 = 30_000_000_000;
 /// How often a walk looks for those whose names were not even remembered.
@@ -43,9 +59,19 @@ pub(in crate::map) struct Census {
     in_all: usize,
     room: Room,
     pub(super) left_out: LeftOut,
-    /// When the last turn was, and the last walk for those that are not remembered.
+    /// Those that were taken in and have not been read since, and since when nothing is known of each.
+    reading: BTreeMap<NetnsId, BootNs>,
+    /// When the last turn was, the last walk for the tasks of those that were taken in (or the next), and the last one for
+    /// those that are not remembered.
     turned: BootNs,
+    walked: BootNs,
     looked: BootNs,
+    /// When the first complete walk began.
+    first_walk: Option<BootNs>,
+    /// When it was last seen whether something that is kept leads to those that are not, and that it does.
+    led: (BootNs, bool),
+    /// Whether there were netns of before the first walk, at the last turn, that have not been read.
+    waits: bool,
     /// Netns that cannot give their places, and since when.
     passed_over: (BootNs, BTreeSet<NetnsId>),
     /// Whether kept netns of users lead from the node to what is left out, as of a tick: many ask, and it takes a walk.
@@ -60,8 +86,13 @@ impl Default for Census {
             in_all: MAX_NETNS,
             room: Room::default(),
             left_out: LeftOut::default(),
+            reading: BTreeMap::new(),
             turned: BootNs::default(),
+            walked: BootNs::default(),
             looked: BootNs::default(),
+            first_walk: None,
+            led: Default::default(),
+            waits: false,
             passed_over: Default::default(),
             leads_out: Cell::default(),
             first_pids: None,
@@ -69,7 +100,20 @@ impl Default for Census {
     }
 }
 
+/// Since when nothing is known of a netns that was left out, if it is not known what is in it now.
+fn since_of(entry: Option<&Entry>, now: BootNs) -> Option<BootNs> {
+    Some(entry.and_then(|entry| entry.unknown_since).unwrap_or(now))
+}
+
 impl Census {
+    /// Whether any of those that are left out can be taken in, or looked for.
+    fn has_something_to_do(&self) -> bool {
+        let left_out = &self.left_out;
+        left_out.has_unread()
+            || (self.has_room() && left_out.has_apart())
+            || (left_out.is_more() && left_out.has_room())
+    }
+
     fn is_full(&self) -> bool {
         self.room.kept() >= self.in_all
     }
@@ -96,13 +140,24 @@ impl Netns {
 
     /// When it gives its place, among those of its tenant.
     fn yields(&self) -> Yields {
-        let is_read = self.opened.is_some() && self.is_of_a_user_namespace();
+        let is_read = self.is_a_users_and_read() && !self.is_incomplete();
         let is_used = !self.tasks.is_empty() || !self.addresses.is_empty();
-        match (is_read && self.owner.is_none() && !self.is_incomplete(), is_used) {
+        match (is_read, is_used) {
             (false, _) => Yields::Last,
             (true, true) => Yields::Later,
             (true, false) => Yields::First,
         }
+    }
+}
+
+impl Netns {
+    /// Whether it has been read, belongs to a user namespace, and no sandbox of a kubelet is known to be in it. A container's
+    /// name in a cgroup, or an IP that a cached result names, is anybody's to make.
+    fn is_a_users_and_read(&self) -> bool {
+        let owner = self.owner.as_ref();
+        let is_pods =
+            owner.is_some_and(|owner| owner.kubelet && owner.certainty != Certainty::ByIp);
+        self.opened.is_some() && self.is_of_a_user_namespace() && !is_pods
     }
 }
 
@@ -143,15 +198,21 @@ impl NodeMap {
             return None;
         }
         if census.is_full() {
-            census.left_out.add(names, None, State::Unread, at);
+            census.left_out.add(names, None, (State::Unread, Some(at)), at);
             self.changes.mark(Kinds::NETNS | Kinds::ADDRESSES);
             return None;
         }
-        Some(self.insert_netns(names, at))
+        // It may be one of those whose names are not remembered.
+        let beyond = census.left_out.beyond_since();
+        let id = self.insert_netns(names, at);
+        if let Some(since) = beyond {
+            self.kernel.census.reading.insert(id, since);
+        }
+        Some(id)
     }
 
     /// Whether these are the names of a netns that is not kept, so that facts about it are dropped.
-    pub(super) fn is_left_out(&self, names: &NetnsRef) -> bool {
+    pub(in crate::map) fn is_left_out(&self, names: &NetnsRef) -> bool {
         self.find(names).is_none() && self.kernel.census.left_out.find(names).is_some()
     }
 
@@ -218,8 +279,9 @@ impl NodeMap {
     /// Events in a netns that is not kept were lost, or its devices have changed.
     pub(super) fn doubt_left_out(&mut self, netns: &NetnsRef) {
         let left_out = &mut self.kernel.census.left_out;
-        if let Some(slot) = left_out.find(netns) {
-            left_out.doubt(slot);
+        if let Some(slot) = left_out.find(netns)
+            && left_out.doubt(slot)
+        {
             self.changes.mark(Kinds::NETNS | Kinds::ADDRESSES);
         }
     }
@@ -229,10 +291,27 @@ impl NodeMap {
         self.kernel.census.left_out.doubt_all();
     }
 
-    /// A netns that may not be kept has ended, or its teardown has begun: facts that are still queued must not make it.
-    pub(super) fn left_out_ended(&mut self, netns: &NetnsRef, at: BootNs) {
+    /// Whether a netns with these names may be one that is not kept.
+    pub(super) fn may_be_left_out(&self, names: &NetnsRef, at: BootNs) -> bool {
+        let left_out = &self.kernel.census.left_out;
+        self.is_left_out(names)
+            || (left_out.is_more()
+                && self.find(names).is_none()
+                && !self.kernel.tombstones.buried(&self.kernel.names.usable(names), at))
+    }
+
+    /// A netns that may not be kept has ended, or its teardown has begun (`whole` is false): facts that are still queued must
+    /// not make it.
+    pub(super) fn left_out_ended(&mut self, netns: &NetnsRef, whole: bool, at: BootNs) {
         let names = self.kernel.names.usable(netns);
-        if self.kernel.census.left_out.ended(&names, at) {
+        let left_out = &mut self.kernel.census.left_out;
+        // If ends are not told, this is the last word.
+        let was = if whole || !self.sight.teardown_end {
+            left_out.ended(&names, at)
+        } else {
+            left_out.ends(&names, at)
+        };
+        if was {
             self.kernel.tombstones.netns_removed(netns, at);
             self.changes.mark(Kinds::NETNS | Kinds::ADDRESSES);
         }
@@ -253,7 +332,7 @@ impl NodeMap {
         if !self.make_place(tenant, at) {
             if let Some(known) = known {
                 let left_out = &mut self.kernel.census.left_out;
-                left_out.add(&known.names, known.user, known.state, at);
+                left_out.add(&known.names, known.user, (known.state, known.unknown_since), at);
             }
             return None;
         }
@@ -262,17 +341,30 @@ impl NodeMap {
             inode: names.inode.or(known.names.inode),
             nsid: names.nsid.or(known.names.nsid),
         });
-        let id = self.insert_known(&named, known.and_then(|known| known.user), at);
+        let user = known.and_then(|known| known.user);
+        let id = self.insert_known(&named, user, since_of(known.as_ref(), at), at);
         // Its tasks are listed again: they are the ways into it.
         self.scheduler.walk_by(at);
         Some(id)
     }
 
-    fn insert_known(&mut self, names: &NetnsRef, user: Option<(u32, bool)>, at: BootNs) -> NetnsId {
+    /// Keeps a netns whose events were dropped so far. With `unknown_since`, an IP of the node may be in it until it has been
+    /// read.
+    fn insert_known(
+        &mut self,
+        names: &NetnsRef,
+        user: Option<(u32, bool)>,
+        unknown_since: Option<BootNs>,
+        at: BootNs,
+    ) -> NetnsId {
         let id = self.insert_netns(names, at);
         if let Some(entry) = self.kernel.netns.get_mut(&id) {
             entry.user = user;
         }
+        if let Some(since) = unknown_since {
+            self.kernel.census.reading.insert(id, since);
+        }
+        self.kernel.crowd.untold(id, at);
         self.recensus(id);
         id
     }
@@ -288,21 +380,26 @@ impl NodeMap {
 
     /// Drops a netns from the map, but for its names.
     fn give_up(&mut self, id: NetnsId, state: State, at: BootNs) {
-        let Some((names, user)) = self.kernel.netns.get(&id).map(|entry| (entry.names, entry.user))
-        else {
-            return;
-        };
+        let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let (names, user) = (entry.names, entry.user);
+        let census = &mut self.kernel.census;
+        let unread = entry.opened.is_none().then_some(entry.first_seen);
+        let unknown_since = census.reading.remove(&id).or(unread);
         self.drop_netns(id, at, "not-kept");
         let left_out = &mut self.kernel.census.left_out;
         left_out.strip(&names);
-        left_out.add(&names, user, state, at);
+        left_out.add(&names, user, (state, unknown_since), at);
     }
 
     /// Updates the place of a netns after it came or went, after it was read, or after it turned out whose it is.
     pub(in crate::map) fn recensus(&mut self, id: NetnsId) {
         let entry = self.kernel.netns.get(&id).filter(|entry| !entry.host);
         let place = entry.map(|entry| (entry.place_of(), entry.yields()));
+        let is_read = entry.is_none_or(|entry| entry.opened.is_some());
         let census = &mut self.kernel.census;
+        if is_read {
+            census.reading.remove(&id);
+        }
         match place {
             Some((tenant, _)) if census.passed_over.1.contains(&id) => {
                 census.room.set_yielding(id, tenant, 1, Yields::Last);
@@ -315,8 +412,14 @@ impl NodeMap {
     /// Takes in what was left out: into free places, or into those of netns that have been read and are of no use. Returns
     /// when to call this again.
     pub(in crate::map) fn settle_left_out(&mut self, now: BootNs) -> Option<BootNs> {
+        let waits = self.has_unread_from_before();
+        if std::mem::replace(&mut self.kernel.census.waits, waits) && !waits {
+            // What was reserved then could not be judged.
+            self.ipam.ask_all_leaks();
+        }
+        self.doubt_what_is_led_to(now);
         let census = &self.kernel.census;
-        if census.left_out.is_empty() {
+        if !census.has_something_to_do() {
             return None;
         }
         let due = census.turned.plus(TURN);
@@ -327,32 +430,45 @@ impl NodeMap {
         let mut taken_in = self.fill_free_places(now);
         taken_in += self.exchange(now);
         let census = &mut self.kernel.census;
-        if taken_in > 0 {
-            self.scheduler.walk_by(now);
-        } else if census.left_out.is_more()
-            && census.left_out.has_room()
-            && now.since(census.looked) >= LOOK
-        {
+        // A walk reads every process of the node.
+        if taken_in > 0 && census.walked <= now {
+            census.walked = census.walked.plus(WALKS_APART).max(now);
+            self.scheduler.walk_by(census.walked);
+        }
+        let census = &mut self.kernel.census;
+        let may_be_named = census.left_out.is_more() && census.left_out.has_room();
+        if may_be_named && now.since(census.looked) >= LOOK {
             census.looked = now;
             self.scheduler.walk_by(now);
         }
-        let census = &self.kernel.census;
-        (!census.left_out.is_empty()).then(|| now.plus(TURN))
+        self.kernel.census.has_something_to_do().then(|| now.plus(TURN))
     }
 
     fn fill_free_places(&mut self, now: BootNs) -> usize {
-        let mut taken_in = 0;
-        while taken_in < AT_A_TIME && self.kernel.census.has_room() {
-            let left_out = &mut self.kernel.census.left_out;
-            let Some(Entry { names, user, .. }) =
-                left_out.next().and_then(|slot| left_out.remove(slot))
-            else {
-                break;
+        let (mut taken_in, mut again) = (0, 0);
+        while taken_in < AT_A_TIME && !self.kernel.census.is_full() {
+            let census = &mut self.kernel.census;
+            let next = if census.left_out.has_unread() {
+                census.left_out.next_unread()
+            } else if census.has_room() && again < AGAIN_AT_A_TIME {
+                again += 1;
+                census.left_out.next()
+            } else {
+                None
             };
-            self.insert_known(&names, user, now);
+            let Some(entry) = next.and_then(|slot| census.left_out.remove(slot)) else { break };
+            self.take_in_again(entry, now);
             taken_in += 1;
         }
         taken_in
+    }
+
+    fn take_in_again(&mut self, entry: Entry, now: BootNs) {
+        let unknown_since = match entry.state {
+            State::Apart => None,
+            State::Unread | State::Ending => since_of(Some(&entry), now),
+        };
+        self.insert_known(&entry.names, entry.user, unknown_since, now);
     }
 
     /// Gives places of netns that have been read, and that nothing connects with the node, to those that have not been read.
@@ -374,33 +490,74 @@ impl NodeMap {
             if census.room.yields(giver.id) == Yields::Last {
                 break;
             }
-            let entry = self.kernel.netns.get(&giver.id);
-            if entry.is_none_or(|entry| entry.yields() == Yields::Last)
-                || connected.contains(&giver.id)
-            {
+            if !self.is_apart(giver.id, &connected) {
                 self.kernel.census.passed_over.1.insert(giver.id);
                 self.recensus(giver.id);
                 passed_over += 1;
                 continue;
             }
             let left_out = &mut self.kernel.census.left_out;
-            let Some(Entry { names, user, .. }) =
-                left_out.next_unread().and_then(|slot| left_out.remove(slot))
-            else {
+            let Some(entry) = left_out.next_unread().and_then(|slot| left_out.remove(slot)) else {
                 break;
             };
             self.give_up(giver.id, State::Apart, now);
-            self.insert_known(&names, user, now);
+            self.take_in_again(entry, now);
+            taken_in += 1;
+        }
+        if taken_in == 0 {
+            taken_in = self.exchange_unread(&connected, now);
+        }
+        taken_in
+    }
+
+    /// Whether it is known that nothing connects a user's netns with the node.
+    fn is_apart(&self, id: NetnsId, connected: &BTreeSet<NetnsId>) -> bool {
+        // What was lost since it was read may connect it.
+        let is_known = |entry: &Netns| entry.opened.is_some_and(|opened| opened > self.lost_last);
+        let entry = self.kernel.netns.get(&id);
+        entry.is_some_and(|entry| entry.yields() != Yields::Last && is_known(entry))
+            && !connected.contains(&id)
+    }
+
+    /// Gives places to those that were never read at the cost of whoever has most of those that were, even if none of his can
+    /// be given up as of no use. What he gives then must be read again some time.
+    fn exchange_unread(&mut self, connected: &BTreeSet<NetnsId>, now: BootNs) -> usize {
+        if !self.kernel.census.left_out.has_never_read() {
+            return 0;
+        }
+        let mut users: BTreeMap<Tenant, Vec<NetnsId>> = BTreeMap::new();
+        for entry in self.kernel.all() {
+            let is_shut = || {
+                let is_tried = self.scheduler.failed_to_open(entry.id) >= TRIED;
+                is_tried && entry.opened.is_none() && entry.tenant() == Tenant::User(None)
+            };
+            if (entry.is_a_users_and_read() || is_shut()) && !entry.is_named_by_root() {
+                users.entry(entry.tenant()).or_default().push(entry.id);
+            }
+        }
+        let Some(mut most) = users.into_values().max_by_key(Vec::len) else { return 0 };
+        most.sort_unstable();
+        let mut taken_in = 0;
+        for giver in most.into_iter().rev().take(GIVEN_AT_A_TIME) {
+            let left_out = &mut self.kernel.census.left_out;
+            let next = left_out.next_never_read();
+            let Some(entry) = next.and_then(|slot| left_out.remove(slot)) else { break };
+            let is_apart = self.is_apart(giver, connected);
+            self.give_up(giver, if is_apart { State::Apart } else { State::Unread }, now);
+            self.take_in_again(entry, now);
             taken_in += 1;
         }
         taken_in
     }
 
-    /// Whether an IP of the node may be in a netns that is not kept.
+    /// Whether an IP of the node may be in a netns that is not kept, or that was not kept and has not been read since.
     pub(in crate::map) fn is_left_out_within_reach(&self) -> bool {
-        let Census { left_out, leads_out, .. } = &self.kernel.census;
-        if left_out.is_unclear() || left_out.is_empty() {
-            return left_out.is_unclear();
+        let Census { left_out, reading, leads_out, .. } = &self.kernel.census;
+        if left_out.is_unclear() || !reading.is_empty() {
+            return true;
+        }
+        if left_out.is_empty() {
+            return false;
         }
         let now = self.tick();
         if let Some((_, known)) = leads_out.get().filter(|(at, _)| *at == now) {
@@ -409,6 +566,65 @@ impl NodeMap {
         let leads = self.connected().leads_out;
         leads_out.set(Some((now, leads)));
         leads
+    }
+
+    /// Why that is so, for people; `None` if it is not.
+    pub(in crate::map) fn said_of_unknown_netns(&self) -> Option<String> {
+        let Census { left_out, reading, .. } = &self.kernel.census;
+        if !self.is_left_out_within_reach() {
+            return None;
+        }
+        Some(if left_out.is_more() {
+            format!("more than {} network namespaces are not kept", left_out.len())
+        } else if !left_out.is_unclear() && !reading.is_empty() {
+            let count = reading.len();
+            format!("{count} network namespaces that were not kept have not been read yet")
+        } else {
+            format!("{} network namespaces are not kept", left_out.len())
+        })
+    }
+
+    /// Whether a netns that was there before the first walk was never read for want of room: any IP of before may be in it.
+    #[must_use]
+    pub fn has_unread_from_before(&self) -> bool {
+        let Census { left_out, reading, first_walk, .. } = &self.kernel.census;
+        let before = first_walk.unwrap_or(BootNs(u64::MAX));
+        left_out.has_unknown_since(before) || reading.values().any(|since| *since <= before)
+    }
+
+    /// A complete walk of `net->list` has ended: see [`LeftOut::sweep`].
+    pub(super) fn sweep_left_out(&mut self, began: BootNs, lost: bool) {
+        self.kernel.census.first_walk.get_or_insert(began);
+        self.kernel.census.left_out.sweep(began, self.sight.teardown_end && !lost);
+    }
+
+    /// Two entries turn out to be one netns.
+    pub(super) fn merge_census(&mut self, id: NetnsId, other: NetnsId) {
+        if let Some(since) = self.kernel.census.reading.remove(&other) {
+            self.kernel.census.reading.entry(id).or_insert(since);
+        }
+    }
+
+    /// Whether a dump that began at this time is of a time when the netns was not kept.
+    pub(super) fn is_of_before_it_was_kept(&self, id: NetnsId, began: BootNs) -> bool {
+        let entry = self.kernel.netns.get(&id);
+        self.kernel.census.reading.contains_key(&id)
+            && entry.is_some_and(|entry| began < entry.first_seen)
+    }
+
+    /// Has those that were given up read again once something leads to them from the node.
+    fn doubt_what_is_led_to(&mut self, now: BootNs) {
+        let census = &self.kernel.census;
+        let (looked, before) = census.led;
+        if !census.left_out.has_apart() || now.since(looked) < LOOK {
+            return;
+        }
+        let leads = self.connected().leads_out;
+        self.kernel.census.led = (now, leads);
+        if leads && !before {
+            self.doubt_all_left_out();
+            self.changes.mark(Kinds::NETNS | Kinds::ADDRESSES);
+        }
     }
 
     /// Number of netns that are not kept, as far as their names are remembered.

@@ -39,12 +39,19 @@ struct Unkept {
     known: u64,
     /// Those that the look at all tasks which is under way has reported so far.
     in_snapshot: u64,
+    /// Since when the netns is kept, if it was not: the begins of its tasks were not taken from events.
+    untold: BootNs,
 }
 
 impl Crowd {
-    /// Whether tasks of a netns are not kept.
+    /// Whether tasks of a netns are not kept, or were not until the last look at all tasks.
     pub(super) fn is_short(&self, id: NetnsId) -> bool {
         self.unkept.contains_key(&id)
+    }
+
+    /// A netns is kept that was not.
+    pub(super) fn untold(&mut self, id: NetnsId, at: BootNs) {
+        self.unkept.entry(id).or_default().untold = at;
     }
 
     /// How many tasks of each netns are not kept.
@@ -157,6 +164,9 @@ impl NodeMap {
         let mut empty = Vec::new();
         self.kernel.crowd.unkept.retain(|id, unkept| {
             unkept.known = std::mem::take(&mut unkept.in_snapshot);
+            if began <= unkept.untold {
+                return true;
+            }
             if unkept.known == 0 {
                 empty.push(*id);
             }
@@ -174,7 +184,7 @@ impl NodeMap {
     pub fn said_of_unkept_tasks(&self) -> Option<String> {
         const LISTED: usize = 3;
         let mut tenants: BTreeMap<Tenant, (u64, usize)> = BTreeMap::new();
-        for (id, unkept) in &self.kernel.crowd.unkept {
+        for (id, unkept) in self.kernel.crowd.unkept.iter().filter(|(_, one)| one.known > 0) {
             let Some(entry) = self.kernel.netns.get(id) else { continue };
             let (count, netns) = tenants.entry(entry.tenant()).or_default();
             *count = count.saturating_add(unkept.known);

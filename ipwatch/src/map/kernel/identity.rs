@@ -305,6 +305,7 @@ impl NodeMap {
         self.rename_peer(other, id);
         self.workload.forget_owner(other, gone.owner.as_ref());
         self.forget_netns_neighbours(other);
+        self.merge_census(id, other);
         self.recount(other);
         self.refit(other);
         self.recrowd(other);

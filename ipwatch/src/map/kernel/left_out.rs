@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use crate::fact::{BootNs, NetnsRef};
 use crate::map::Table;
 
-/// Maximum number of netns whose names are remembered; they take 2.7 MiB (twice as many were measured with 5.4).
-const MAX_LEFT_OUT: usize = 16_384;
+/// Maximum number of netns whose names are remembered: the rest of what a walk can list beside those that are kept.
+pub(super) const MAX_LEFT_OUT: usize = 5_119;
 
 /// What is known of a netns that is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum State {
     Unread,
     /// When it was given up, no device connected it with the rest of the node.
     Apart,
+    /// Its teardown has begun, before it was read: until that ends, an IP of the node may be in it.
+    Ending,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +29,8 @@ pub(super) struct Entry {
     /// Who owns its user namespace, once somebody has looked.
     pub(super) user: Option<(u32, bool)>,
     pub(super) state: State,
+    /// Since when it is known of which nothing is known. `None`: it was read before it was given up.
+    pub(super) unknown_since: Option<BootNs>,
     /// Time of the newest fact that named it.
     seen: BootNs,
     /// Ascends with the order in which they were left out.
@@ -56,10 +60,15 @@ pub(super) struct LeftOut {
     nsids: Table<i32, Slot>,
     /// Those that are [`State::Unread`], in the order in which they were left out.
     unread: BTreeSet<(u64, Slot)>,
+    /// Those of `unread` that were never read, by the time since when nothing is known of them.
+    never_read: BTreeSet<(BootNs, Slot)>,
+    /// Those that are [`State::Ending`].
+    ending: BTreeSet<Slot>,
     turns: u64,
     newest_next: bool,
-    /// When names were last met for which there was no room, if no complete walk has shown since that there is none such.
-    beyond: Option<BootNs>,
+    /// When names were first and last met for which there was no room, if no complete walk has shown since that there is none
+    /// such.
+    beyond: Option<(BootNs, BootNs)>,
 }
 
 impl Default for LeftOut {
@@ -72,6 +81,8 @@ impl Default for LeftOut {
             inodes: Table::default(),
             nsids: Table::default(),
             unread: BTreeSet::new(),
+            never_read: BTreeSet::new(),
+            ending: BTreeSet::new(),
             turns: 0,
             newest_next: false,
             beyond: None,
@@ -100,11 +111,33 @@ impl LeftOut {
 
     /// Whether nothing is known of what one of them has.
     pub(super) fn is_unclear(&self) -> bool {
-        self.beyond.is_some() || !self.unread.is_empty()
+        self.beyond.is_some() || !self.unread.is_empty() || !self.ending.is_empty()
+    }
+
+    /// Whether one that was there at this time was never read.
+    pub(super) fn has_unknown_since(&self, at: BootNs) -> bool {
+        let ending = self.ending.iter().filter_map(|slot| self.get(*slot)?.unknown_since);
+        self.beyond.is_some_and(|(first, _)| first <= at)
+            || self.never_read.first().is_some_and(|(since, _)| *since <= at)
+            || ending.into_iter().any(|since| since <= at)
     }
 
     pub(super) fn has_unread(&self) -> bool {
         !self.unread.is_empty()
+    }
+
+    pub(super) fn has_never_read(&self) -> bool {
+        !self.never_read.is_empty()
+    }
+
+    /// Whether there are any that have been read.
+    pub(super) fn has_apart(&self) -> bool {
+        self.len() > self.unread.len() + self.ending.len()
+    }
+
+    /// Since when there are some whose names are not remembered.
+    pub(super) fn beyond_since(&self) -> Option<BootNs> {
+        self.beyond.map(|(first, _)| first)
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
@@ -135,7 +168,7 @@ impl LeftOut {
 
     /// A fact of this time has these names. Whoever had one of them before, as the others show, has ended or lost it.
     pub(super) fn meet(&mut self, names: &NetnsRef, at: BootNs) -> Met {
-        if self.len() == 0 {
+        if self.is_empty() {
             return Met::No;
         }
         let found = self.find(names);
@@ -183,15 +216,17 @@ impl LeftOut {
         &mut self,
         names: &NetnsRef,
         user: Option<(u32, bool)>,
-        state: State,
+        (state, unknown_since): (State, Option<BootNs>),
         at: BootNs,
     ) -> bool {
         if !self.has_room() {
-            self.beyond = Some(self.beyond.map_or(at, |before| before.max(at)));
+            let first = unknown_since.unwrap_or(at);
+            let (before, last) = self.beyond.unwrap_or((first, at));
+            self.beyond = Some((before.min(first), last.max(at)));
             return false;
         }
         self.turns += 1;
-        let entry = Entry { names: *names, user, state, seen: at, turn: self.turns };
+        let entry = Entry { names: *names, user, state, unknown_since, seen: at, turn: self.turns };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(entry);
@@ -206,6 +241,9 @@ impl LeftOut {
         };
         if state == State::Unread {
             self.unread.insert((self.turns, slot));
+            if let Some(since) = unknown_since {
+                self.never_read.insert((since, slot));
+            }
         }
         self.bind(slot, names);
         true
@@ -215,6 +253,10 @@ impl LeftOut {
         let entry = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         self.unread.remove(&(entry.turn, slot));
+        if let Some(since) = entry.unknown_since {
+            self.never_read.remove(&(since, slot));
+        }
+        self.ending.remove(&slot);
         self.unbind(slot, &entry.names);
         if self.free.len() == self.slots.len() {
             // Nothing is left: the memory goes back.
@@ -270,7 +312,7 @@ impl LeftOut {
 
     /// A netns that is kept has these names.
     pub(super) fn strip(&mut self, names: &NetnsRef) {
-        if self.len() == 0 {
+        if self.is_empty() {
             return;
         }
         if let Some(slot) = names.cookie.and_then(|cookie| self.cookies.get(&cookie)).copied() {
@@ -290,25 +332,76 @@ impl LeftOut {
         }
     }
 
-    /// Something happened to its devices, or may have.
-    pub(super) fn doubt(&mut self, slot: Slot) {
-        let Some(entry) = self.get_mut(slot) else { return };
+    /// Something happened to its devices, or may have. Returns whether that was not so before.
+    pub(super) fn doubt(&mut self, slot: Slot) -> bool {
+        let Some(entry) = self.get_mut(slot).filter(|entry| entry.state == State::Apart) else {
+            return false;
+        };
         entry.state = State::Unread;
         let turn = entry.turn;
-        self.unread.insert((turn, slot));
+        self.unread.insert((turn, slot))
     }
 
     /// The same of all.
     pub(super) fn doubt_all(&mut self) {
         let all = (0..).zip(&self.slots).filter(|(_, entry)| entry.is_some());
         let slots: Vec<Slot> = all.map(|(slot, _)| slot).collect();
-        slots.into_iter().for_each(|slot| self.doubt(slot));
+        for slot in slots {
+            self.doubt(slot);
+        }
     }
 
-    /// A netns that had these names has ended, or its teardown has begun. It may be known as several, each by one of the names.
-    /// Returns whether it was.
+    /// A netns that had these names has ended. Returns whether it was known.
     pub(super) fn ended(&mut self, names: &NetnsRef, at: BootNs) -> bool {
-        let mut was = false;
+        let known = self.meant_by(names, at);
+        for slot in &known {
+            self.remove(*slot);
+        }
+        !known.is_empty()
+    }
+
+    /// The teardown of a netns that had these names has begun, and its end will be told. Its nsid is free, and may be
+    /// another's by now: by that alone, it is not known whose teardown it is. Returns whether it was known.
+    pub(super) fn ends(&mut self, names: &NetnsRef, at: BootNs) -> bool {
+        let known = self.meant_by(names, at);
+        let by_nsid = names.cookie.is_none() && names.inode.is_none();
+        for slot in &known {
+            let Some(was) = self.get(*slot).map(|entry| entry.names) else { continue };
+            let left = NetnsRef { nsid: None, ..was };
+            if left == NetnsRef::default() {
+                self.remove(*slot);
+                continue;
+            }
+            self.unbind(*slot, &NetnsRef { nsid: was.nsid, ..NetnsRef::default() });
+            if let Some(entry) = self.get_mut(*slot) {
+                entry.names = left;
+            }
+            if !by_nsid {
+                self.is_ending(*slot);
+            }
+        }
+        !known.is_empty()
+    }
+
+    /// Its teardown has begun.
+    fn is_ending(&mut self, slot: Slot) {
+        let Some(entry) = self.get_mut(slot) else { return };
+        if entry.state == State::Apart {
+            self.remove(slot);
+            return;
+        }
+        entry.state = State::Ending;
+        let (turn, since) = (entry.turn, entry.unknown_since);
+        self.unread.remove(&(turn, slot));
+        if let Some(since) = since {
+            self.never_read.remove(&(since, slot));
+        }
+        self.ending.insert(slot);
+    }
+
+    /// What a report of an end means: it may be known as several, each by one of the names.
+    fn meant_by(&self, names: &NetnsRef, at: BootNs) -> BTreeSet<Slot> {
+        let mut meant = BTreeSet::new();
         for one in [
             NetnsRef { cookie: names.cookie, ..NetnsRef::default() },
             NetnsRef { inode: names.inode, ..NetnsRef::default() },
@@ -320,16 +413,16 @@ impl LeftOut {
                 let is_anothers = entry.names.cookie.is_some() && names.cookie.is_some();
                 by_cookie || (!is_anothers && entry.seen <= at)
             });
-            was |= is_it;
             if is_it {
-                self.remove(slot);
+                meant.insert(slot);
             }
         }
-        was
+        meant
     }
 
-    /// A complete walk that began at `began` has ended. One that is known by its nsid alone cannot be found by it.
-    pub(super) fn sweep(&mut self, began: BootNs) {
+    /// A complete walk that began at `began` has ended: what it did not find is being torn down, and unless its end will be
+    /// `told`, it has ended. One that is known by its nsid alone cannot be found.
+    pub(super) fn sweep(&mut self, began: BootNs, told: bool) {
         let gone = |entry: &Entry| {
             let listed = entry.names.cookie.is_some() || entry.names.inode.is_some();
             listed && entry.seen < began
@@ -338,9 +431,13 @@ impl LeftOut {
         let gone = all.filter(|(_, entry)| entry.as_ref().is_some_and(gone));
         let slots: Vec<Slot> = gone.map(|(slot, _)| slot).collect();
         for slot in slots {
-            self.remove(slot);
+            if told {
+                self.is_ending(slot);
+            } else {
+                self.remove(slot);
+            }
         }
-        self.beyond = self.beyond.filter(|met| *met >= began);
+        self.beyond = self.beyond.filter(|(_, last)| *last >= began);
     }
 
     /// One that has not been read, the newest and the oldest in turn: the newest is the one that was not there when a flood
@@ -351,12 +448,21 @@ impl LeftOut {
         next.map(|(_, slot)| *slot)
     }
 
-    /// One that is left out, those that have not been read before others.
+    /// One that was never read, as [`Self::next_unread`].
+    pub(super) fn next_never_read(&mut self) -> Option<Slot> {
+        self.newest_next = !self.newest_next;
+        let all = &self.never_read;
+        let next = if self.newest_next { all.last() } else { all.first() };
+        next.map(|(_, slot)| *slot)
+    }
+
+    /// One that is left out, but for those that end, those that have not been read before others.
     pub(super) fn next(&mut self) -> Option<Slot> {
         if let Some(slot) = self.next_unread() {
             return Some(slot);
         }
-        let mut all = (0..).zip(&self.slots).filter(|(_, entry)| entry.is_some());
+        let is_apart = |entry: &Option<Entry>| entry.is_some_and(|one| one.state == State::Apart);
+        let mut all = (0..).zip(&self.slots).filter(|(_, entry)| is_apart(entry));
         all.next().map(|(slot, _)| slot)
     }
 
@@ -377,7 +483,12 @@ impl LeftOut {
                 .iter()
                 .sum::<usize>();
             unread += usize::from(entry.state == State::Unread);
-            assert_eq!(self.unread.contains(&(entry.turn, slot)), entry.state == State::Unread);
+            let is_unread = entry.state == State::Unread;
+            let is_never_read = is_unread && entry.unknown_since.is_some();
+            assert_eq!(self.unread.contains(&(entry.turn, slot)), is_unread);
+            let since = entry.unknown_since.unwrap_or_default();
+            assert_eq!(self.never_read.contains(&(since, slot)), is_never_read);
+            assert_eq!(self.ending.contains(&slot), entry.state == State::Ending);
         }
         assert_eq!(names, self.cookies.len() + self.inodes.len() + self.nsids.len());
         assert_eq!(unread, self.unread.len());
@@ -395,7 +506,7 @@ mod tests {
     fn left_out(all: &[NetnsRef]) -> LeftOut {
         let mut left_out = LeftOut { most: 4, ..LeftOut::default() };
         for names in all {
-            left_out.add(names, None, State::Unread, BootNs(10));
+            left_out.add(names, None, (State::Unread, Some(BootNs(10))), BootNs(10));
         }
         left_out.assert_is_true();
         left_out
@@ -441,15 +552,37 @@ mod tests {
     }
 
     #[test]
+    fn one_whose_teardown_has_begun_before_it_was_read_stays_until_its_end() {
+        let mut left_out = left_out(&[full(7, 70, 3), full(8, 80, 4), NetnsRef::nsid(5)]);
+        for names in [full(7, 70, 3), NetnsRef::nsid(4), NetnsRef::nsid(5)] {
+            assert!(left_out.ends(&names, BootNs(20)));
+            left_out.assert_is_true();
+        }
+        assert_eq!(left_out.len(), 2, "of one that has no other name nothing would tell the end");
+        assert_eq!(left_out.find(&NetnsRef::nsid(4)), None);
+        assert!(left_out.has_unread(), "that nsid may have been another's");
+        left_out.sweep(BootNs(30), true);
+        left_out.assert_is_true();
+        assert_eq!((left_out.len(), left_out.next()), (2, None), "no walk finds it");
+        assert!(left_out.is_unclear() && !left_out.has_unread());
+        left_out.doubt_all();
+        assert!(left_out.ended(&NetnsRef::inode(70), BootNs(40)));
+        assert_eq!((left_out.len(), left_out.has_unread()), (1, false));
+        left_out.sweep(BootNs(50), false);
+        assert!(left_out.is_empty());
+    }
+
+    #[test]
     fn what_finds_no_room_is_known_to_be_there_until_a_walk_shows_that_it_is_not() {
         let mut left_out = left_out(&[1, 2, 3, 4].map(NetnsRef::cookie));
         assert!(!left_out.is_more());
-        assert!(!left_out.add(&NetnsRef::cookie(5), None, State::Apart, BootNs(20)));
+        assert!(!left_out.add(&NetnsRef::cookie(5), None, (State::Apart, None), BootNs(20)));
         assert!(left_out.is_more() && left_out.is_unclear());
         left_out.meet(&NetnsRef::cookie(1), BootNs(20));
-        left_out.sweep(BootNs(20));
+        assert!(!left_out.has_unknown_since(BootNs(9)) && left_out.has_unknown_since(BootNs(10)));
+        left_out.sweep(BootNs(20), false);
         assert_eq!((left_out.len(), left_out.is_more()), (1, true));
-        left_out.sweep(BootNs(30));
+        left_out.sweep(BootNs(30), false);
         assert!(left_out.is_empty());
         left_out.assert_is_true();
     }
@@ -457,7 +590,8 @@ mod tests {
     #[test]
     fn the_newest_and_the_oldest_that_were_not_read_come_in_turn() {
         let mut left_out = left_out(&[1, 2, 3].map(NetnsRef::cookie));
-        assert!(left_out.add(&NetnsRef::cookie(4), Some((1000, true)), State::Apart, BootNs(11)));
+        let apart = (State::Apart, None);
+        assert!(left_out.add(&NetnsRef::cookie(4), Some((1000, true)), apart, BootNs(11)));
         let mut next = || {
             let slot = left_out.next()?;
             left_out.remove(slot)?.names.cookie
@@ -466,7 +600,7 @@ mod tests {
             [next(), next(), next(), next(), next()],
             [Some(3), Some(1), Some(2), Some(4), None]
         );
-        left_out.add(&NetnsRef::cookie(6), None, State::Apart, BootNs(12));
+        left_out.add(&NetnsRef::cookie(6), None, apart, BootNs(12));
         assert!(!left_out.is_unclear());
         left_out.doubt_all();
         assert!(left_out.is_unclear() && left_out.has_unread());

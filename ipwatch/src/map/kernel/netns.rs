@@ -315,7 +315,7 @@ impl NodeMap {
     pub(in crate::map) fn netns_dying(&mut self, netns: &NetnsRef, at: BootNs) {
         let ids = self.meant_by_death(netns, at);
         if ids.is_empty() {
-            self.left_out_ended(netns, at);
+            self.left_out_ended(netns, false, at);
             self.graves_for_unknown(netns, at);
         }
         // `unhash_nsid` (net/core/net_namespace.c, 6.12) frees an nsid before it reports that: by then the nsid may
@@ -368,7 +368,7 @@ impl NodeMap {
     }
 
     pub(in crate::map) fn netns_gone(&mut self, netns: &NetnsRef, at: BootNs) {
-        self.left_out_ended(netns, at);
+        self.left_out_ended(netns, true, at);
         for id in self.meant_by_death(netns, at) {
             self.remove_netns(id, at, "netns-gone");
         }
@@ -378,7 +378,8 @@ impl NodeMap {
     /// A complete walk of `net->list` has ended: netns that it did not find are in teardown, or removed.
     pub(in crate::map) fn sweep_netns(&mut self, began: BootNs) {
         // A walk that began before the loss cannot make up for it.
-        if self.lost.take_if(|lost| *lost < began).is_some() {
+        let lost = self.lost.take_if(|lost| *lost < began).is_some();
+        if lost {
             let ended = |entry: &&Netns| entry.dying.is_some_and(|since| since < began);
             let ids: Vec<_> =
                 self.kernel.netns.values().filter(ended).map(|entry| entry.id).collect();
@@ -386,7 +387,7 @@ impl NodeMap {
                 self.remove_netns(id, began, "netns-gone");
             }
         }
-        self.kernel.census.left_out.sweep(began);
+        self.sweep_left_out(began, lost);
         let missed: Vec<NetnsId> = self
             .kernel
             .netns
@@ -433,9 +434,10 @@ impl NodeMap {
             }
             return;
         };
+        let is_late = self.is_of_before_it_was_kept(id, began);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         entry.dumping = None;
-        if complete {
+        if complete && !is_late {
             entry.opened = entry.opened.max(Some(began));
             self.unkept_of_dump(id, true);
             self.scheduler.adopted(id);

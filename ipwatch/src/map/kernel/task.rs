@@ -213,7 +213,7 @@ impl NodeMap {
         let Some(netns) = self.resolve(&task.netns, at).or_else(|| self.entered_left_out(task, at))
         else {
             // It may have moved to one that is not kept.
-            if self.is_left_out(&task.netns) && self.kernel.tasks.get(&task.key).is_some() {
+            if self.may_be_left_out(&task.netns, at) && self.kernel.tasks.get(&task.key).is_some() {
                 self.leave(task.key, at);
             }
             return;

@@ -4,7 +4,7 @@ use super::*;
 use crate::fact::{Attachment, Range, RangePart, Reservation};
 
 /// A reservation written before the boot: without a runtime that alone makes it a leak.
-fn old(network: &str, n: u16) -> Observation {
+pub(super) fn old(network: &str, n: u16) -> Observation {
     let [high, low] = n.to_be_bytes();
     let ip: IpAddr = Ipv4Addr::new(10, 1, high, low).into();
     Observation::Reservation(Reservation {

@@ -64,10 +64,8 @@ impl NodeMap {
                 name(netns)
             )
         }));
-        if self.is_left_out_within_reach() {
-            let count = self.left_out();
-            reasons.push(format!("{count} network namespaces are not kept: nobody knows"));
-        }
+        let unknown = self.said_of_unknown_netns();
+        reasons.extend(unknown.map(|said| format!("{said}: nobody knows")));
         let reservations: Vec<Reservation> =
             self.reservations_of(ip).take(LISTED).map(reservation_view).collect();
         Verdict {
