@@ -24,6 +24,7 @@ use support::fuse::Hung;
 use support::harness::case;
 use support::ipam::Plugin;
 use support::pod::{Containerd, Pod, PodSandbox, Setup};
+use support::poll::until;
 use support::{Daemon, Lab, Suite};
 
 use crate::lead::duplicate::{READ, await_known, orphan};
@@ -55,6 +56,11 @@ fn freed(containerd: &Containerd<'_>, daemon: &Daemon, hung: &mut Hung) -> Pod {
     await_known(daemon, &pod);
     await_ready(daemon, &[PodSandbox::clone(&pod)]);
     orphan(containerd, &pod);
+    until("it knows that the pause has ended", 10, || {
+        let address = daemon.ip_in(&pod.ip, pod.netns).expect("it hangs with its IP");
+        let mut holders = address["holders"].as_array().into_iter().flatten();
+        holders.all(|holder| holder["pid"] != pod.pause)
+    });
     fs::remove_file(containerd.reservations().join(&pod.ip)).unwrap();
     containerd.hand_out_next(pod.ip.parse().unwrap());
     pod

@@ -167,6 +167,7 @@ pub(super) mod tests {
             began: BootNs(10),
             ended,
             delegated: false,
+            of_add: false,
             put_off: false,
         };
         Run { entry, root, boot_id: "boot".into(), wall_offset: 1000, error: None }

@@ -3,7 +3,7 @@
 
 use super::dispute::device;
 use super::ipam::{NEW, SEEN, ip, reservation};
-use super::sandboxes::{ID, mount_of, other};
+use super::sandboxes::{ID, PATH, mount_of, other};
 use super::*;
 use crate::fact::{Attachment, CniCommand};
 use crate::map::{Given, Hold, StoreNetwork};
@@ -108,6 +108,25 @@ fn its_own_del_is_waited_for() {
     blind.release(2_000, 5);
     assert_eq!(blind.hold(3_000, NEW), "leaving");
     assert_eq!(blind.hold(8_000, NEW), "released");
+}
+
+/// `ipwatch-ipam` returns an IP that is held and takes another one, all in one ADD: the sandbox keeps the other one.
+#[test]
+fn a_del_that_its_own_add_runs_takes_nothing_away() {
+    let mut case = Case::on_a_pair();
+    case.call(1_000, 500, CniCommand::Add, ID);
+    case.call_within(1_010, (501, 500), (CniCommand::Add, "ipwatch-ipam"), Some(PATH));
+    case.call_within(1_020, (502, 501), (CniCommand::Del, "host-local"), Some(PATH));
+    case.call_ended(1_030, 502, 0);
+    assert_eq!(case.hold(1_035, NEW), "leaving", "the ADD may fail");
+    case.call_ended(1_040, 501, 0);
+    case.call_ended(1_050, 500, 0);
+    case.release(1_100, 5);
+    assert_eq!(case.hold(1_101, NEW), "released");
+    // The runtime's DEL runs one as well.
+    case.call(1_200, 510, CniCommand::Del, ID);
+    case.call_within(1_210, (511, 510), (CniCommand::Del, "host-local"), Some(PATH));
+    assert_eq!(case.hold(1_211, NEW), "leaving");
 }
 
 /// Whoever may configure addresses can have every one of a range.

@@ -98,15 +98,26 @@ impl Case {
         self.at(ms, Observation::CniBegan(call));
     }
 
-    /// A plugin that `parent` runs for the pod's DEL.
+    /// A plugin that `parent` runs for the pod's DEL, whose netns the runtime no longer finds.
     pub(super) fn del_within(&mut self, ms: u64, pid: u32, parent: u32, plugin: &str) {
+        self.call_within(ms, (pid, parent), (CniCommand::Del, plugin), None);
+    }
+
+    /// A plugin that a call of `parent` runs for the pod.
+    pub(super) fn call_within(
+        &mut self,
+        ms: u64,
+        (pid, parent): (u32, u32),
+        (command, plugin): (CniCommand, &str),
+        netns_path: Option<&str>,
+    ) {
         let call = CniCall {
             task: call_key(pid),
             parent,
             plugin: format!("/opt/cni/bin/{plugin}"),
-            command: CniCommand::Del,
+            command,
             container_id: Some(ID.into()),
-            netns_path: None,
+            netns_path: netns_path.map(Into::into),
             ifname: Some("eth0".into()),
             pod: None,
         };

@@ -234,6 +234,8 @@ impl NodeMap {
         let takes_away = |entry: &CallEntry| match (entry.call.command, entry.ended) {
             // A DEL without a netns frees the IP but cannot remove the device.
             (CniCommand::Del, _) if entry.call.netns_path.is_none() => false,
+            // What the ADD goes on with is up to the ADD.
+            (CniCommand::Del, _) if entry.of_add => false,
             (CniCommand::Del, Some(end)) => is_recent(end.at, SETTLE),
             (CniCommand::Del | CniCommand::Add, None) => is_recent(entry.began, ON_ITS_WAY),
             // The runtime runs DEL after a failed ADD.

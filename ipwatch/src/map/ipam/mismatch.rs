@@ -435,6 +435,7 @@ impl NodeMap {
         let meant = self.calls().filter(|entry| {
             entry.began <= event.plus(SETTLE)
                 && under_way(entry)
+                && !entry.of_add
                 && until(entry) > event
                 && matches!(entry.call.command, CniCommand::Add | CniCommand::Del)
                 && entry.call.container_id.as_deref().is_some_and(|id| ids.contains(&id))

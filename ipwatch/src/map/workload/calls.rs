@@ -44,6 +44,9 @@ pub struct CallEntry {
     pub call: CniCall,
     /// The run that started it: for an IPAM plugin, that of the main plugin.
     pub within: Option<TaskKey>,
+    /// Whether it is a DEL that an ADD of the same container has started: it returns what this ADD does not use (an IP that
+    /// `ipwatch-ipam` passes over, or all of an ADD that fails), and the container goes on.
+    pub of_add: bool,
     pub began: BootNs,
     /// When and how it ended.
     pub ended: Option<CallEnd>,
@@ -334,12 +337,16 @@ impl NodeMap {
         let calls = &mut self.workload.calls;
         // A pid has one running task at a time: the one with the latest start.
         let within = calls.running.range(of_pid(call.parent)).next_back().map(|(task, _)| *task);
+        let mut of_add = false;
         if let Some(outer) = within.and_then(|outer| calls.running.get_mut(&outer)) {
             outer.delegated = true;
+            of_add = (call.command, outer.call.command) == (CniCommand::Del, CniCommand::Add)
+                && call.container_id == outer.call.container_id;
         }
         let entry = CallEntry {
             call: call.clone(),
             within,
+            of_add,
             began: at,
             ended: None,
             delegated: false,
