@@ -5,7 +5,10 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess,
+    Visitor,
+};
 use serde_json::Value;
 
 use super::branch_enis;
@@ -36,8 +39,7 @@ pub(super) struct ListMeta {
 }
 
 /// One page of a list.
-#[derive(Debug, Deserialize)]
-#[serde(bound = "T: DeserializeOwned")]
+#[derive(Debug)]
 pub(super) struct Page<T> {
     pub(super) metadata: ListMeta,
     pub(super) items: Items<T>,
@@ -51,36 +53,105 @@ pub(super) struct Items<T> {
     pub(super) dropped: usize,
 }
 
-/// Maximum number of entries in one list.
+/// Maximum number of entries in one list, unless its kind has less.
 pub(super) const MOST: usize = 65_536;
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Items<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries<T>(PhantomData<T>);
-        impl<'de, T: DeserializeOwned> Visitor<'de> for Entries<T> {
-            type Value = Items<T>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Items { read: Vec::new(), dropped: 0 })
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-                let mut items = Items { read: Vec::new(), dropped: 0 };
-                while items.read.len() < MOST {
-                    let Some(raw) = list.next_element::<Value>()? else { return Ok(items) };
-                    match serde_json::from_value(raw) {
-                        Ok(item) => items.read.push(item),
-                        Err(_) => items.dropped += 1,
-                    }
+/// Reads a page of which at most so many entries are kept.
+pub(super) struct Reader<T> {
+    most: usize,
+    of: PhantomData<T>,
+}
+
+impl<T> Reader<T> {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, of: PhantomData }
+    }
+}
+
+impl<'de, T: DeserializeOwned> DeserializeSeed<'de> for Reader<T> {
+    type Value = Page<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Page<T>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, T: DeserializeOwned> Visitor<'de> for Reader<T> {
+    type Value = Page<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a page of a list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut page: A) -> Result<Page<T>, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(field_identifier, rename_all = "camelCase")]
+        enum Field {
+            Metadata,
+            Items,
+            #[serde(other)]
+            Other,
+        }
+        let (mut metadata, mut items) = (None, None);
+        while let Some(field) = page.next_key()? {
+            match field {
+                Field::Metadata if metadata.is_some() => {
+                    return Err(A::Error::duplicate_field("metadata"));
                 }
-                while list.next_element::<IgnoredAny>()?.is_some() {
-                    items.dropped += 1;
+                Field::Metadata => metadata = Some(page.next_value()?),
+                Field::Items if items.is_some() => {
+                    return Err(A::Error::duplicate_field("items"));
                 }
-                Ok(items)
+                Field::Items => {
+                    items = Some(page.next_value_seed(Entries { most: self.most, of: self.of })?);
+                }
+                Field::Other => _ = page.next_value::<IgnoredAny>()?,
             }
         }
-        deserializer.deserialize_any(Entries(PhantomData))
+        Ok(Page {
+            metadata: metadata.ok_or_else(|| A::Error::missing_field("metadata"))?,
+            items: items.ok_or_else(|| A::Error::missing_field("items"))?,
+        })
+    }
+}
+
+struct Entries<T> {
+    most: usize,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: DeserializeOwned> DeserializeSeed<'de> for Entries<T> {
+    type Value = Items<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Items<T>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, T: DeserializeOwned> Visitor<'de> for Entries<T> {
+    type Value = Items<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_unit<E>(self) -> Result<Items<T>, E> {
+        Ok(Items { read: Vec::new(), dropped: 0 })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Items<T>, A::Error> {
+        let mut items = Items { read: Vec::new(), dropped: 0 };
+        while items.read.len() < self.most {
+            let Some(raw) = list.next_element::<Value>()? else { return Ok(items) };
+            match serde_json::from_value(raw) {
+                Ok(item) => items.read.push(item),
+                Err(_) => items.dropped += 1,
+            }
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            items.dropped += 1;
+        }
+        Ok(items)
     }
 }
 
@@ -216,5 +287,30 @@ impl Annotated for Annotations {
             (_, Ok(text)) => self.calico_container = Some(text),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_keeps_no_more_than_its_kind_and_counts_the_rest() {
+        let read = |text: &str, most| {
+            Reader::<u8>::new(most).deserialize(&mut serde_json::Deserializer::from_str(text))
+        };
+        let text = r#"{"kind":"List","items":[1,"x",2,3],"metadata":{"continue":"c"},"n":[{}]}"#;
+        for (most, kept, dropped) in [(9, &[1, 2, 3][..], 1), (2, &[1, 2], 2), (0, &[], 4)] {
+            let page = read(text, most).unwrap();
+            assert_eq!((&page.items.read[..], page.items.dropped), (kept, dropped), "{most}");
+            assert_eq!(page.metadata.more.0, "c");
+        }
+        let none = read(r#"{"metadata":{},"items":null}"#, 9).unwrap();
+        assert_eq!((none.items.read.len(), none.items.dropped), (0, 0));
+        for wrong in
+            [r#"{"items":[]}"#, r#"{"metadata":{}}"#, r#"{"metadata":{},"items":[],"items":[]}"#]
+        {
+            assert!(read(wrong, 9).is_err(), "{wrong}");
+        }
     }
 }

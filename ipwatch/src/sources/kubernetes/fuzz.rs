@@ -1,6 +1,8 @@
 //! Entry point of the fuzz target.
 
-use super::documents::{Line, Page, Status};
+use serde::de::DeserializeSeed as _;
+
+use super::documents::{Line, Reader, Status};
 use super::reflector::{Change, Kind};
 use super::{networks, pods, whereabouts};
 use crate::fact::Observation;
@@ -15,7 +17,8 @@ pub(in crate::sources) fn kubernetes(bytes: &[u8]) {
 }
 
 pub(in crate::sources) fn each<K: Kind>(bytes: &[u8], kind: &mut K, out: &mut Vec<Observation>) {
-    if let Ok(page) = serde_json::from_slice::<Page<K::Item>>(bytes) {
+    let reader = Reader::<K::Item>::new(kind.most());
+    if let Ok(page) = reader.deserialize(&mut serde_json::Deserializer::from_slice(bytes)) {
         page.items.read.into_iter().for_each(|item| kind.tell(Change::Now(item), out));
     }
     if let Ok(line) = serde_json::from_slice::<Line>(bytes)

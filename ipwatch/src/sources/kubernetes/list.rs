@@ -137,7 +137,7 @@ impl Server {
         loop {
             let answer = async {
                 let body = self.api.get(what, query, ANSWER).await?;
-                within(what, WHOLE, page_within(body, self.longest)).await
+                within(what, WHOLE, page_within(body, self.longest, documents::MOST)).await
             };
             match answer.await {
                 Err(ApiError::Busy { after, .. }) if tries < TRIES => {

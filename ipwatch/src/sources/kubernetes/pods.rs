@@ -10,6 +10,8 @@ use super::reflector::{Change, Kind};
 use crate::fact::{self, Observation, Scope};
 use crate::sources::url::encoded;
 
+/// Maximum number of pods that are kept of one answer: twice as many as the map keeps of a node.
+const MOST: usize = 8192;
 /// Maximum number of IPs kept of one pod.
 const MOST_IPS: usize = 64;
 
@@ -34,6 +36,10 @@ impl Kind for Pods {
 
     fn path(&self) -> String {
         format!("/api/v1/pods?fieldSelector={}", encoded(&format!("spec.nodeName={}", self.node)))
+    }
+
+    fn most(&self) -> usize {
+        MOST
     }
 
     fn will_tell(&self) -> Option<Observation> {

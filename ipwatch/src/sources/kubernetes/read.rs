@@ -1,10 +1,9 @@
 //! Reads answers: a list entry by entry while it arrives, a watch line by line. Neither is ever in memory as a whole.
 
-use serde::Deserialize as _;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed as _};
 
 use super::client::Body;
-use super::documents::Page;
+use super::documents::{Page, Reader};
 use super::error::ApiError;
 
 /// Maximum size in bytes of a list. 10,000 pods with all managed fields have 200 MiB.
@@ -14,19 +13,23 @@ pub(super) const LEVELS: u32 = 2;
 /// Longest line of a watch. The API server takes no object above 3 MiB.
 const LINE_LIMIT: usize = 4 << 20;
 
-/// Parses one page, on a thread of its own, while it arrives.
+/// Parses one page, of which at most `most` entries are kept, on a thread of its own, while it arrives.
 pub(super) async fn page<T: DeserializeOwned + Send + 'static>(
     body: Body,
+    most: usize,
 ) -> Result<Page<T>, ApiError> {
-    page_within(body, LIST_LIMIT).await
+    page_within(body, LIST_LIMIT, most).await
 }
 
 /// The same with a limit of `limit` bytes.
 pub(super) async fn page_within<T: DeserializeOwned + Send + 'static>(
     body: Body,
     limit: usize,
+    most: usize,
 ) -> Result<Page<T>, ApiError> {
-    let parse = |coming| Page::deserialize(&mut serde_json::Deserializer::from_reader(coming));
+    let parse = move |coming| {
+        Reader::new(most).deserialize(&mut serde_json::Deserializer::from_reader(coming))
+    };
     body.read(limit, parse).await
 }
 

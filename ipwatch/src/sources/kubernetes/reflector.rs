@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::Pace;
 use super::client::Api;
 use super::credentials::Credentials;
-use super::documents::{Line, Page, Status};
+use super::documents::{self, Line, Page, Status};
 use super::error::{ApiError, Ended};
 use super::read::{Lines, page};
 use crate::clock;
@@ -52,6 +52,11 @@ pub(in crate::sources) trait Kind: Send + 'static {
     /// Whether a cluster may not have this kind: the source is then disabled, and retried.
     fn may_be_missing(&self) -> bool {
         false
+    }
+
+    /// Maximum number of objects that are kept of one page. A server may answer with everything at once.
+    fn most(&self) -> usize {
+        documents::MOST
     }
 
     /// Number of parts of the current objects that could not be parsed.
@@ -188,7 +193,7 @@ impl<K: Kind> Follower<K> {
             let path = self.list_path(more.as_deref());
             let answer = api.get(LIST, &path, self.pace.answer).await;
             let answer = answer.map_err(|error| if self.fresh { error } else { unknown(error) })?;
-            let read = within(LIST, self.pace.list, page(answer)).await;
+            let read = within(LIST, self.pace.list, page(answer, self.kind.most())).await;
             let page: Page<K::Item> = read?;
             dropped += page.items.dropped;
             self.tell(page.items.read.into_iter().map(|item| (began, Change::Now(item))).collect())
