@@ -9,16 +9,18 @@ pub(crate) mod fake;
 mod questions;
 pub mod route;
 pub mod server;
+mod streams;
 
 use std::net::IpAddr;
 
 use serde::Serialize;
-use tokio::sync::broadcast;
 
 pub use self::questions::{Asking, Questions, Request, questions};
+pub(crate) use self::streams::Follower;
+pub use self::streams::{Stream, Streams};
 use crate::contract::{HeldQuestion, Neighbour, Tenure};
 pub use crate::contract::{Past, Prefix, Selector};
-use crate::finding::{Change, Code};
+use crate::finding::Change;
 
 /// A question to the daemon's core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,78 +98,6 @@ pub enum AskError {
     #[error("{0}")]
     Unavailable(String),
 }
-
-/// Broadcasts events to followers. There are two streams, so that a follower of the first loses no event to a burst
-/// of neighbours.
-#[derive(Debug, Clone)]
-pub struct Streams {
-    events: broadcast::Sender<Event>,
-    neighbours: broadcast::Sender<Event>,
-}
-
-impl Streams {
-    /// Two streams; a follower may be this many events behind.
-    #[must_use]
-    pub fn new(lag: usize) -> Self {
-        Self { events: broadcast::channel(lag).0, neighbours: broadcast::channel(lag).0 }
-    }
-
-    /// Sends an event to the followers. Findings about neighbours go to both streams.
-    pub fn send(&self, event: Event) {
-        let about_neighbours = match &event {
-            Event::Neighbour(_) => true,
-            Event::Finding(change) => NEIGHBOURS.contains(&change.finding.code),
-            _ => false,
-        };
-        // An error means that there are no followers.
-        if about_neighbours {
-            let _ = self.neighbours.send(event.clone());
-        }
-        if !matches!(event, Event::Neighbour(_)) {
-            let _ = self.events.send(event);
-        }
-    }
-
-    /// Reports to followers of neighbours that this many of them were left out.
-    pub fn neighbours_lagged(&self, dropped: u64) {
-        if dropped > 0 {
-            let _ = self.neighbours.send(Event::Lagged { dropped });
-        }
-    }
-
-    /// Whether there are followers of findings and addresses.
-    #[must_use]
-    pub fn has_followers(&self) -> bool {
-        self.events.receiver_count() > 0
-    }
-
-    /// Whether there are followers of neighbours.
-    #[must_use]
-    pub fn wants_neighbours(&self) -> bool {
-        self.neighbours.receiver_count() > 0
-    }
-
-    /// Subscribes to a stream from now on.
-    pub(crate) fn follow(&self, stream: Stream) -> broadcast::Receiver<Event> {
-        match stream {
-            Stream::Events => self.events.subscribe(),
-            Stream::Neighbours => self.neighbours.subscribe(),
-        }
-    }
-}
-
-/// A stream of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// Findings and addresses.
-    Events,
-    /// Neighbour entries, and findings about them.
-    Neighbours,
-}
-
-/// Codes of findings that are sent to followers of neighbours.
-const NEIGHBOURS: [Code; 4] =
-    [Code::IpDuplicate, Code::NeighbourConflict, Code::NeighbourFailed, Code::GatewayNeighbourLost];
 
 /// An event of `watch`: one JSON document a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]

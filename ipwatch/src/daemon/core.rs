@@ -304,6 +304,7 @@ impl Core {
         let mut own = self.own.facts(&self.dispatch, &self.eyes, self.engine.map(), now);
         if let Some(short) = self.memory.news(now) {
             self.file.set_memory_short(short);
+            self.events.set_memory_short(short);
             own.push(Fact { at: now, origin: Origin::Daemon, what: Observation::Memory { short } });
         }
         self.apply(&own);

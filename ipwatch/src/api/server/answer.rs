@@ -11,11 +11,11 @@ use hyper::body::{Bytes, Frame};
 use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use serde::Serialize;
-use tokio::sync::{Semaphore, broadcast, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::api::route::{self, BadTarget, ROUTES, Route};
-use crate::api::{Ask, AskError, Asking, Event, Request, Selector, Stream, Streams};
+use crate::api::{Ask, AskError, Asking, Follower, Request, Selector, Stream, Streams};
 use crate::contract::{Body, Document, SCHEMA};
 use crate::fact::SourceStatus;
 use crate::http::seats::{NoSeat, Seat, Seats};
@@ -151,41 +151,36 @@ impl Answerer {
             Problem::no_seat(why, "following the daemon", next)
         })?;
         visit.follows.store(true, Ordering::Relaxed);
-        let follower = Follower {
+        let writer = Writer {
             events: self.events.follow(stream),
             closed: self.closed.clone(),
             _place: place,
         };
-        let lines = stream::unfold(follower, |mut follower| async move {
-            let line = follower.next_line().await?;
-            Some((Ok::<_, Infallible>(Frame::data(line)), follower))
+        let lines = stream::unfold(writer, |mut writer| async move {
+            let line = writer.next_line().await?;
+            Some((Ok::<_, Infallible>(Frame::data(line)), writer))
         });
         let body = StreamBody::new(lines).boxed_unsync();
         Ok(response(StatusCode::OK, "application/jsonl", body))
     }
 }
 
-/// A subscriber of a stream of events.
-struct Follower {
-    events: broadcast::Receiver<Event>,
+/// Writes a stream of events to a client.
+struct Writer {
+    events: Follower,
     closed: watch::Receiver<bool>,
     _place: Seat,
 }
 
-impl Follower {
+impl Writer {
     async fn next_line(&mut self) -> Option<Bytes> {
         loop {
             let event = tokio::select! {
                 biased;
                 _ = self.closed.changed() => return None,
-                event = self.events.recv() => event,
+                event = self.events.next() => event,
             };
-            let event = match event {
-                Ok(event) => event,
-                Err(broadcast::error::RecvError::Lagged(dropped)) => Event::Lagged { dropped },
-                Err(broadcast::error::RecvError::Closed) => return None,
-            };
-            match serde_json::to_vec(&event) {
+            match serde_json::to_vec(&event?) {
                 Ok(mut line) => {
                     line.push(b'\n');
                     return Some(line.into());
