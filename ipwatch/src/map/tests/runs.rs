@@ -1,7 +1,7 @@
 //! What is kept of the runs of plugins, and for how long.
 
 use super::*;
-use crate::fact::{CniCall, CniCommand};
+use crate::fact::{CniCall, CniCommand, Reservation};
 
 const PATH: &str = "/run/netns/test";
 const POD: NetnsRef = NetnsRef { cookie: Some(7), inode: Some(70), nsid: Some(3) };
@@ -110,4 +110,38 @@ fn one_whose_add_runs_is_not_forgotten_for_others() {
     }
     assert!(feed.map.call_histories().count() <= 8192);
     assert!(feed.map.call_history("under-way").is_some());
+}
+
+#[test]
+fn a_container_that_is_gone_is_forgotten_an_hour_after_its_del() {
+    let mut feed = Feed::new(ALL);
+    let run = |feed: &mut Feed, pid, command, id: &str, status| {
+        feed.tell(began(pid, command, id));
+        feed.tell(Observation::CniEnded { task: key(pid), status: Some(status), signal: None });
+    };
+    for (n, id) in (1..).zip(["gone", "up", "fails", "reserved"]) {
+        run(&mut feed, 10 * n, CniCommand::Add, id, 0);
+        if id != "up" {
+            run(&mut feed, 10 * n + 1, CniCommand::Del, id, u32::from(id == "fails"));
+        }
+    }
+    feed.tell(Observation::Reservation(Reservation {
+        store: "host-local".into(),
+        network: "net".into(),
+        key: "/net/10.0.0.9".into(),
+        ip: Ipv4Addr::new(10, 0, 0, 9).into(),
+        container_id: Some("reserved".into()),
+        ifname: None,
+        pod: None,
+        since: None,
+    }));
+    let known = |feed: &Feed| -> Vec<String> {
+        feed.map.call_histories().map(|(id, _)| id.to_owned()).collect()
+    };
+    feed.wants(59 * 60_000);
+    run(&mut feed, 50, CniCommand::Add, "next", 0);
+    assert_eq!(known(&feed), ["fails", "gone", "next", "reserved", "up"]);
+    feed.wants(2 * 60_000);
+    run(&mut feed, 60, CniCommand::Add, "third", 0);
+    assert_eq!(known(&feed), ["fails", "next", "reserved", "third", "up"]);
 }

@@ -30,6 +30,8 @@ const TIDY: u64 = 30_000_000_000;
 /// Maximum number of netns paths.
 const MOST_PATHS: usize = 4096;
 
+/// How long the history of a container that is gone is kept, in ns: as long as what a late DEL has done is remembered.
+const KEEP_HISTORY: u64 = 3_600_000_000_000;
 /// Maximum number of containers with a history. The one without news for longest is dropped first.
 const MOST_CONTAINERS: usize = 8192;
 /// Maximum number of plugins of one container with statistics of their own.
@@ -369,8 +371,36 @@ impl NodeMap {
             self.changes.mark(Kinds::CALLS);
             self.workload.calls.paths.retain(|_, (_, began)| now.since(*began) < KEEP);
             self.forget_lost_calls(now);
+            self.forget_histories(now);
         }
         (!self.workload.calls.running.is_empty()).then(|| self.workload.calls.tidied.plus(TIDY))
+    }
+
+    /// Forgets containers whose DEL succeeded long ago and of which nothing is left: no other fact asks for them any more.
+    fn forget_histories(&mut self, now: BootNs) {
+        let calls = &self.workload.calls;
+        let over = |history: &CallHistory| {
+            let CallHistory { add, del, touched, .. } = history;
+            now.since(*touched) >= KEEP_HISTORY
+                && add.running + del.running == 0
+                && del.ended.is_some()
+                && del.failures == 0
+        };
+        let old = calls.histories.iter().filter(|(id, history)| {
+            over(history)
+                && !calls.failing.contains(*id)
+                && self.sandbox(id).is_none()
+                && self.attachment_of(id).is_none()
+                && self.reservations_for(id).next().is_none()
+        });
+        let mut old: BTreeSet<Arc<str>> = old.map(|(id, _)| Arc::clone(id)).collect();
+        if old.is_empty() {
+            return;
+        }
+        for owner in self.all_netns().filter_map(Netns::owner) {
+            old.remove(owner.sandbox.as_str());
+        }
+        self.workload.calls.histories.retain(|id, _| !old.contains(id));
     }
 
     fn forget_lost_calls(&mut self, at: BootNs) {
