@@ -1,7 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes and on the engine, with the stable compiler.
 //!
-//! `--plateau` runs each target until three minutes have found nothing new, four hours at most, and adds what reached
-//! new code to `fuzz/seeds`, from where every later run starts.
+//! `--plateau` runs each target until three minutes have found nothing new, four hours at most. `--keep` keeps what reached
+//! code, as `--plateau` does: in `fuzz/corpora`, an archive for each target, from where every later run starts as well as from
+//! `fuzz/seeds`, which people wrote.
 //!
 //! The coverage instrumentation that guides libFuzzer needs only flags of the stable compiler. Sanitizers need
 //! nightly, and find nothing in code without `unsafe`. `cargo fuzz` runs the same targets.
@@ -30,15 +31,15 @@ const SECONDS: u32 = 60;
 const ROUND: u32 = 60;
 const BARREN: u32 = 3;
 const MOST_ROUNDS: u32 = 4 * 60;
-/// Maximum length of what is added to the seeds, in bytes.
-const LONGEST_SEED: u32 = 4_096;
+/// Maximum length of an input that is kept, in bytes.
+const LONGEST: u32 = 4_096;
 
 /// Real bolt files, used as seeds.
 const BOLT_FILES: &str = "ipwatch/src/sources/ipam/bolt/fixtures";
 
 /// Runs every target, for the long mode of the tests.
 pub(crate) fn all() -> Result<Tally> {
-    run(Length::Seconds(SECONDS), &[])
+    run(Length::Seconds(SECONDS), false, &[])
 }
 
 /// How long a target runs.
@@ -50,7 +51,7 @@ enum Length {
 
 /// Runs the requested targets; `false` if a crash was found.
 pub(crate) fn command(args: &[&str]) -> Result<bool> {
-    let (mut length, mut wanted) = (Length::Seconds(SECONDS), Vec::new());
+    let (mut length, mut keeps, mut wanted) = (Length::Seconds(SECONDS), false, Vec::new());
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match *word {
@@ -58,17 +59,18 @@ pub(crate) fn command(args: &[&str]) -> Result<bool> {
                 let number = words.next().and_then(|number| number.parse().ok());
                 length = Length::Seconds(number.context("--seconds takes a number")?);
             }
-            "--plateau" => length = Length::Plateau,
+            "--plateau" => (length, keeps) = (Length::Plateau, true),
+            "--keep" => keeps = true,
             name => wanted.push(name),
         }
     }
-    let tally = run(length, &wanted)?;
+    let tally = run(length, keeps, &wanted)?;
     println!("{tally}");
     Ok(tally.failed == 0)
 }
 
-/// Runs these targets, or all, for this long each. A target that crashes counts as failed.
-fn run(length: Length, wanted: &[&str]) -> Result<Tally> {
+/// Runs these targets, or all, for this long each. A target that crashes counts as failed, and nothing of it is kept.
+fn run(length: Length, keeps: bool, wanted: &[&str]) -> Result<Tally> {
     let all = targets()?;
     if let Some(unknown) = wanted.iter().find(|name| !all.iter().any(|one| one == *name)) {
         bail!("there is no target {unknown}: {}", all.join(", "));
@@ -77,7 +79,12 @@ fn run(length: Length, wanted: &[&str]) -> Result<Tally> {
     let bins = build()?;
     let mut tally = Tally::default();
     for target in all.iter().filter(|name| wanted.is_empty() || wanted.contains(&name.as_str())) {
-        tally.add(&Target::of(&bins, target)?.run(length)?);
+        let target = Target::of(&bins, target)?;
+        let ran = target.run(length)?;
+        if keeps && ran.failed == 0 {
+            target.keep()?;
+        }
+        tally.add(&ran);
     }
     Ok(tally)
 }
@@ -111,8 +118,9 @@ struct Target<'a> {
     name: &'a str,
     bin: PathBuf,
     corpus: PathBuf,
-    /// Inputs that are committed.
+    /// Inputs that are committed: those that people wrote, and an archive of those that reached code.
     seeds: PathBuf,
+    kept: PathBuf,
     artifacts: PathBuf,
 }
 
@@ -126,7 +134,12 @@ impl<'a> Target<'a> {
             "bolt" => place::repository().join(BOLT_FILES),
             _ => dir.join("seeds").join(name),
         };
-        Ok(Self { name, bin: bins.join(name), corpus, seeds, artifacts })
+        let kept = dir.join("corpora").join(format!("{name}.tar.gz"));
+        if kept.exists() {
+            let mut tar = Command::new("tar");
+            shell::run(tar.arg("-xzf").arg(&kept).arg("-C").arg(&corpus))?;
+        }
+        Ok(Self { name, bin: bins.join(name), corpus, seeds, kept, artifacts })
     }
 
     fn run(&self, length: Length) -> Result<Tally> {
@@ -134,9 +147,10 @@ impl<'a> Target<'a> {
         Ok(match self.round(seconds)? {
             Ok(said) => {
                 println!(
-                    "ok      {}: {} runs in {seconds} s",
+                    "ok      {}: {} runs in {seconds} s, {} branches",
                     self.name,
-                    runs(&said).unwrap_or("no")
+                    runs(&said).unwrap_or("no"),
+                    coverage(&said).unwrap_or_default()
                 );
                 Tally::pass()
             }
@@ -159,15 +173,37 @@ impl<'a> Target<'a> {
         }
         let what = if barren < BARREN { "no plateau yet" } else { "a plateau" };
         println!("ok      {}: {what} after {rounds} min, {covered} branches", self.name);
-        // Bolt files are long, and made by the real daemons.
-        if self.name != "bolt" {
-            std::fs::create_dir_all(&self.seeds)?;
-            let mut merge = Command::new(&self.bin);
-            merge.args(["-merge=1", "-verbosity=0"]).arg(format!("-max_len={LONGEST_SEED}"));
-            let output = merge.arg(&self.seeds).arg(&self.corpus).output()?;
-            anyhow::ensure!(output.status.success(), "{}: the corpus does not merge", self.name);
-        }
         Ok(Tally::pass())
+    }
+
+    /// Writes the archive: a small part of the corpus that reaches all that the corpus reaches.
+    fn keep(&self) -> Result<()> {
+        // Bolt files are long, and made by the real daemons.
+        if self.name == "bolt" {
+            return Ok(());
+        }
+        let merged = place::target().join("fuzz/merged").join(self.name);
+        let _ = std::fs::remove_dir_all(&merged);
+        std::fs::create_dir_all(&merged).with_context(|| merged.display().to_string())?;
+        let mut merge = Command::new(&self.bin);
+        merge.args(["-set_cover_merge=1", "-verbosity=0"]).arg(format!("-max_len={LONGEST}"));
+        merge.arg(&merged).args(Some(&self.seeds).filter(|seeds| seeds.exists()));
+        let output = merge.arg(&self.corpus).output()?;
+        anyhow::ensure!(output.status.success(), "{}: the corpus does not merge", self.name);
+        if let Some(dir) = self.kept.parent() {
+            std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        }
+        // The same inputs make the same archive: libFuzzer names them by their content.
+        let mut tar = Command::new("tar");
+        tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
+        tar.args(["--mode=0644", "--use-compress-program=gzip -9n", "-cf"]).arg(&self.kept);
+        let names = std::fs::read_dir(&merged)?.flatten().map(|entry| entry.file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        let list = merged.with_extension("names");
+        let text: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        std::fs::write(&list, text.join("\n")).with_context(|| list.display().to_string())?;
+        shell::run(tar.arg("-C").arg(&merged).arg("--files-from").arg(&list))
     }
 
     /// Runs for so long. Returns what libFuzzer said, or the failure.

@@ -5,7 +5,7 @@
 //! - `run`: runs the daemon on this node, and shows what it sees.
 //! - `demo`: creates pods with typical problems, and shows what ipwatch reports about them.
 //! - `test [--only PART]… [--cycles NUMBER] [--long]`: all tests: unit tests, end to end on this host, VMs.
-//! - `fuzz [--seconds NUMBER | --plateau] [TARGET]…`: libFuzzer on every parser of foreign bytes, and on the engine.
+//! - `fuzz [--seconds NUMBER | --plateau] [--keep] [TARGET]…`: libFuzzer on every parser of foreign bytes, and on the engine.
 //! - `soak [--minutes NUMBER] [--seed NUMBER]`: pods, floods, faults and questions at the same time, and a picture.
 //! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: only the end-to-end tests on stock kernels; `6.1-arm64` is
 //!   emulated.
