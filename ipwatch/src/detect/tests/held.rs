@@ -123,10 +123,17 @@ fn a_del_that_its_own_add_runs_takes_nothing_away() {
     case.call_ended(1_050, 500, 0);
     case.release(1_100, 5);
     assert_eq!(case.hold(1_101, NEW), "released");
+    assert_eq!(case.0.call_history(ID).unwrap().del.first, None, "nobody has removed it");
     // The runtime's DEL runs one as well.
     case.call(1_200, 510, CniCommand::Del, ID);
     case.call_within(1_210, (511, 510), (CniCommand::Del, "host-local"), Some(PATH));
     assert_eq!(case.hold(1_211, NEW), "leaving");
+    // And bridge does, when its ADD fails.
+    let mut fails = Case::on_a_pair();
+    fails.call(1_000, 500, CniCommand::Add, ID);
+    fails.call_within(5_000, (501, 500), (CniCommand::Del, "host-local"), Some(PATH));
+    fails.release(5_010, 5);
+    assert_eq!(fails.hold(5_011, NEW), "leaving");
 }
 
 /// Whoever may configure addresses can have every one of a range.

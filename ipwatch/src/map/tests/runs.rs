@@ -117,12 +117,19 @@ fn a_container_that_is_gone_is_forgotten_an_hour_after_its_del() {
     let mut feed = Feed::new(ALL);
     let run = |feed: &mut Feed, pid, command, id: &str, status| {
         feed.tell(began(pid, command, id));
-        feed.tell(Observation::CniEnded { task: key(pid), status: Some(status), signal: None });
+        feed.tell(Observation::CniEnded { task: key(pid), status, signal: None });
     };
-    for (n, id) in (1..).zip(["gone", "up", "fails", "reserved"]) {
-        run(&mut feed, 10 * n, CniCommand::Add, id, 0);
-        if id != "up" {
-            run(&mut feed, 10 * n + 1, CniCommand::Del, id, u32::from(id == "fails"));
+    let dels = [
+        ("gone", Some(Some(0))),
+        ("up", None),
+        ("fails", Some(Some(1))),
+        ("reserved", Some(Some(0))),
+        ("unseen", Some(None)),
+    ];
+    for (n, (id, del)) in (1..).zip(dels) {
+        run(&mut feed, 10 * n, CniCommand::Add, id, Some(0));
+        if let Some(status) = del {
+            run(&mut feed, 10 * n + 1, CniCommand::Del, id, status);
         }
     }
     feed.tell(Observation::Reservation(Reservation {
@@ -139,9 +146,9 @@ fn a_container_that_is_gone_is_forgotten_an_hour_after_its_del() {
         feed.map.call_histories().map(|(id, _)| id.to_owned()).collect()
     };
     feed.wants(59 * 60_000);
-    run(&mut feed, 50, CniCommand::Add, "next", 0);
-    assert_eq!(known(&feed), ["fails", "gone", "next", "reserved", "up"]);
+    run(&mut feed, 70, CniCommand::Add, "next", Some(0));
+    assert_eq!(known(&feed), ["fails", "gone", "next", "reserved", "unseen", "up"]);
     feed.wants(2 * 60_000);
-    run(&mut feed, 60, CniCommand::Add, "third", 0);
-    assert_eq!(known(&feed), ["fails", "next", "reserved", "third", "up"]);
+    run(&mut feed, 80, CniCommand::Add, "third", Some(0));
+    assert_eq!(known(&feed), ["fails", "next", "reserved", "third", "unseen", "up"]);
 }

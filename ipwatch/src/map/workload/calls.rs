@@ -46,8 +46,8 @@ pub struct CallEntry {
     pub call: CniCall,
     /// The run that started it: for an IPAM plugin, that of the main plugin.
     pub within: Option<TaskKey>,
-    /// Whether it is a DEL that an ADD of the same container has started: it returns what this ADD does not use (an IP that
-    /// `ipwatch-ipam` passes over, or all of an ADD that fails), and the container goes on.
+    /// Whether it is a DEL by which `ipwatch-ipam` returns, within an ADD, an IP that is held, to take another one: the
+    /// container goes on.
     pub of_add: bool,
     pub began: BootNs,
     /// When and how it ended.
@@ -101,6 +101,8 @@ pub struct CallHistory {
     pub plugins: Vec<(Arc<str>, CommandStats)>,
     /// The last error, its command, and when it was reported.
     pub error: Option<(CniCommand, String, BootNs)>,
+    /// Whether the last DEL was seen to succeed, and no ADD has begun since.
+    deleted: bool,
     /// Time of the last report about it.
     touched: BootNs,
 }
@@ -213,7 +215,10 @@ impl Calls {
         if call.netns_path.is_some() {
             history.netns_path.clone_from(&call.netns_path);
         }
-        if let Some(went) = history.of(call.command) {
+        if call.command == CniCommand::Add {
+            history.deleted = false;
+        }
+        if let Some(went) = history.of(entry) {
             went.began(entry.began);
         }
         if let Some(went) = history.plugin(entry) {
@@ -227,7 +232,10 @@ impl Calls {
         // A DEL that was put off is repeated: it neither succeeded nor failed.
         let end =
             if entry.put_off { CallEnd { at: end.at, status: None, signal: None } } else { end };
-        if let Some(went) = history.of(entry.call.command) {
+        if entry.call.command == CniCommand::Del && entry.within.is_none() {
+            history.deleted = end.is_seen() && !end.failed();
+        }
+        if let Some(went) = history.of(entry) {
             went.ended(entry.began, end);
         }
         if let Some(went) = history.plugin(entry) {
@@ -249,7 +257,7 @@ impl Calls {
         for entry in &lost {
             let Some(id) = &entry.call.container_id else { continue };
             let Some(history) = self.histories.get_mut(id.as_str()) else { continue };
-            if let Some(went) = history.of(entry.call.command) {
+            if let Some(went) = history.of(entry) {
                 went.lost();
             }
             if let Some(went) = history.plugin(entry) {
@@ -290,8 +298,9 @@ impl Calls {
 }
 
 impl CallHistory {
-    fn of(&mut self, command: CniCommand) -> Option<&mut CommandStats> {
-        match command {
+    fn of(&mut self, entry: &CallEntry) -> Option<&mut CommandStats> {
+        match entry.call.command {
+            _ if entry.of_add => None,
             CniCommand::Add => Some(&mut self.add),
             CniCommand::Del => Some(&mut self.del),
             _ => None,
@@ -342,7 +351,9 @@ impl NodeMap {
         let mut of_add = false;
         if let Some(outer) = within.and_then(|outer| calls.running.get_mut(&outer)) {
             outer.delegated = true;
+            // Other plugins run a DEL in an ADD that fails.
             of_add = (call.command, outer.call.command) == (CniCommand::Del, CniCommand::Add)
+                && outer.call.plugin.rsplit('/').next() == Some(ipwatch_ipam::config::OWN)
                 && call.container_id == outer.call.container_id;
         }
         let entry = CallEntry {
@@ -380,11 +391,8 @@ impl NodeMap {
     fn forget_histories(&mut self, now: BootNs) {
         let calls = &self.workload.calls;
         let over = |history: &CallHistory| {
-            let CallHistory { add, del, touched, .. } = history;
-            now.since(*touched) >= KEEP_HISTORY
-                && add.running + del.running == 0
-                && del.ended.is_some()
-                && del.failures == 0
+            let CallHistory { add, del, deleted, touched, .. } = history;
+            now.since(*touched) >= KEEP_HISTORY && add.running + del.running == 0 && *deleted
         };
         let old = calls.histories.iter().filter(|(id, history)| {
             over(history)
