@@ -131,7 +131,7 @@ impl Fan {
         Follower(place)
     }
 
-    /// While memory is short: takes what followers have not read from those that have too much of it.
+    /// While memory is short: takes the oldest of what followers have not read from those that have too much of it.
     fn shed(&self) {
         if !self.short.load(Ordering::Relaxed) || self.sender.len() <= SHORT {
             return;
@@ -139,10 +139,14 @@ impl Fan {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         for place in places.iter().filter_map(Weak::upgrade) {
             let Ok(mut place) = place.try_lock() else { continue };
-            let behind = place.events.len();
-            if behind > SHORT {
-                place.shed += behind as u64;
-                place.events = place.events.resubscribe();
+            // The oldest go: who reads at once may have got many in one step.
+            while place.events.len() > SHORT {
+                place.shed += match place.events.try_recv() {
+                    Ok(Event::Lagged { dropped }) => dropped,
+                    Ok(_) => 1,
+                    Err(broadcast::error::TryRecvError::Lagged(dropped)) => dropped,
+                    Err(_) => break,
+                };
             }
         }
     }
@@ -169,10 +173,13 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn nth(n: u64) -> Event {
-        Event::Lagged { dropped: n }
+        let tenure = json!({"event":"released","ip":"10.0.0.5","netns":{},"from":n.to_string()});
+        serde_json::from_value(tenure).unwrap()
     }
 
     async fn read(follower: &Follower, count: u64) -> Vec<Event> {
@@ -191,28 +198,31 @@ mod tests {
         send(0, 900);
         assert_eq!(read(&quick, 900).await.len(), 900);
         streams.set_memory_short(true);
-        assert_eq!(streams.events.sender.len(), 0, "nothing is kept");
+        assert_eq!(streams.events.sender.len(), SHORT);
         send(900, 910);
         assert_eq!(read(&quick, 10).await, (900..910).map(nth).collect::<Vec<_>>());
-        assert_eq!(read(&slow, 2).await, [nth(900), nth(900)], "900 are missing, then the 900th");
+        assert_eq!(read(&slow, 2).await, [Event::Lagged { dropped: 846 }, nth(846)]);
         // It goes on to read nothing.
         for n in 910..2_000 {
             send(n, n + 1);
             assert_eq!(read(&quick, 1).await, [nth(n)]);
             assert!(streams.events.sender.len() <= SHORT);
         }
-        let Some(Event::Lagged { dropped }) = slow.next().await else { panic!() };
-        assert!(dropped > 1_000, "{dropped}");
-        let next = 901 + dropped;
-        assert_eq!(read(&slow, 1).await, [nth(next)]);
+        assert_eq!(read(&slow, 2).await, [Event::Lagged { dropped: 1_089 }, nth(1_936)]);
         streams.set_memory_short(false);
-        let left = 2_000 - next - 1;
-        send(2_000, 2_000 + SHORT as u64);
-        assert_eq!(
-            read(&slow, left + 1).await.last(),
-            Some(&nth(2_000)),
-            "nothing is lost any more"
-        );
+        send(2_000, 2_064);
+        let rest: Vec<Event> = (1_937..2_064).map(nth).collect();
+        assert_eq!(read(&slow, 127).await, rest, "nothing is lost any more");
+    }
+
+    #[tokio::test]
+    async fn who_loses_word_of_missing_events_is_told_of_all() {
+        let streams = Streams::new(1024);
+        let follower = streams.neighbours.follow();
+        streams.neighbours_lagged(5_000);
+        (0..SHORT as u64).for_each(|n| streams.neighbours.send(nth(n)));
+        streams.set_memory_short(true);
+        assert_eq!(read(&follower, 2).await, [Event::Lagged { dropped: 5_000 }, nth(0)]);
     }
 
     #[tokio::test]
