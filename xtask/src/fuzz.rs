@@ -193,17 +193,20 @@ impl<'a> Target<'a> {
         if let Some(dir) = self.kept.parent() {
             std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         }
+        let new = merged.with_extension("tar.gz");
         // The same inputs make the same archive: libFuzzer names them by their content.
         let mut tar = Command::new("tar");
         tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
-        tar.args(["--mode=0644", "--use-compress-program=gzip -9n", "-cf"]).arg(&self.kept);
+        tar.args(["--mode=0644", "--use-compress-program=gzip -9n", "-cf"]).arg(&new);
         let names = std::fs::read_dir(&merged)?.flatten().map(|entry| entry.file_name());
         let mut names: Vec<_> = names.collect();
         names.sort();
         let list = merged.with_extension("names");
         let text: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
         std::fs::write(&list, text.join("\n")).with_context(|| list.display().to_string())?;
-        shell::run(tar.arg("-C").arg(&merged).arg("--files-from").arg(&list))
+        shell::run(tar.arg("-C").arg(&merged).arg("--files-from").arg(&list))?;
+        std::fs::copy(&new, &self.kept).with_context(|| self.kept.display().to_string())?;
+        Ok(())
     }
 
     /// Runs for so long. Returns what libFuzzer said, or the failure.

@@ -75,6 +75,7 @@ fn svg(text: &str) -> Result<String> {
         ("Open files", at(4)),
         ("Events not reported, and readings of everything, since the start of the daemon", at(5)),
         ("Findings that are open", at(6)),
+        ("Pods that have ended", at(7)),
     ];
     let end = times.last().copied().filter(|end| *end > 0.0).context("no measurements")?;
     if charts.iter().any(|(_, values): &(_, Vec<f64>)| values.len() != times.len()) {
@@ -140,10 +141,10 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_drawn() {
-        let head = "seconds\tresident KiB\tanonymous KiB\tCPU ticks\tfiles\tlost\tfindings\n";
-        let rows = "1.0\t2048\t1024\t50\t30\t0\t0\n2.0\t4096\t1024\t60\t31\t5\t1\n";
+        let head = "seconds\tresident KiB\tanonymous KiB\tCPU ticks\tfiles\tlost\tfindings\tpods\n";
+        let rows = "1.0\t2048\t1024\t50\t30\t0\t0\t1\n2.0\t4096\t1024\t60\t31\t5\t1\t2\n";
         let picture = svg(&format!("{head}{rows}")).unwrap();
-        assert_eq!(picture.matches("<polyline").count(), 6);
+        assert_eq!(picture.matches("<polyline").count(), 7);
         // Twice the memory: half of the height, and the top.
         assert!(picture.contains("points=\"490.0,79.0 920.0,34.0\""), "{picture}");
         assert!(svg(head).is_err());
