@@ -35,7 +35,7 @@ const AFTERWARDS: Duration = Duration::from_secs(38);
 const SLACK: u64 = 2 * 1024;
 /// How long what has ended is remembered (`KEEP` and `FORGET_AFTER` in `map/workload`), and what a pod takes meanwhile, in
 /// KiB; and the same of what its plugins returned (`KEEP_HISTORY`).
-const REMEMBERED: [(f64, u64); 2] = [(600.0, 20), (3_600.0, 2)];
+const REMEMBERED: [(f64, u64); 2] = [(600.0, 16), (3_600.0, 2)];
 
 /// What one look at the daemon gave.
 struct Sample {
