@@ -438,6 +438,9 @@ fn a_flood_of_addresses_concerns_its_netns_alone(lab: &Lab) {
             known.iter().filter(on_d0).map(|one| one["ip"].as_str().unwrap().to_owned()).collect();
         known == (1..=LEFT).map(|n| ip(FLOOD + n).to_string()).collect()
     });
-    assert!(counted("ipwatch_netns_resyncs_total") > 0.0, "events were held back");
+    // What came through may have been enough to know them all.
+    until("it was read because events were held back", 40, || {
+        counted("ipwatch_netns_resyncs_total") > 0.0
+    });
     assert_eq!(counted("ipwatch_resyncs_total"), before, "nothing else was read again");
 }
