@@ -75,7 +75,7 @@ fn svg(text: &str) -> Result<String> {
         ("Open files", at(4)),
         ("Events not reported, and readings of everything, since the start of the daemon", at(5)),
         ("Findings that are open", at(6)),
-        ("Pods that have ended", at(7)),
+        ("Cycles of pods that have ended", at(7)),
     ];
     let end = times.last().copied().filter(|end| *end > 0.0).context("no measurements")?;
     if charts.iter().any(|(_, values): &(_, Vec<f64>)| values.len() != times.len()) {
