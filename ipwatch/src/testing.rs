@@ -1,8 +1,9 @@
 //! Shared by the unit tests of several rooms: a log that can be read back, a gRPC server, a certificate authority, a
-//! finding, hostile text.
+//! finding, hostile text, a program.
 
 pub(crate) mod authority;
 mod finding;
+pub(crate) mod program;
 pub(crate) mod words;
 
 use std::convert::Infallible;

@@ -103,6 +103,14 @@ fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
+/// Makes a program. The shell writes it, not this process: a child that another test has forked meanwhile would have
+/// the file open for writing, and then it cannot be executed (`ETXTBSY`).
+#[cfg(test)]
+pub(crate) fn make_program(path: &std::path::Path, text: &str) {
+    let script = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    run(Command::new("/bin/sh").args(["-c", script]).arg(path).arg(text)).unwrap();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command as Process, Stdio};
 
 use super::command::{Command, Run, quoted};
+use crate::testing::program;
 
 /// Prints its name and its arguments to fd 3, each terminated by a zero byte, in one write.
 const SAYS: &str = "{ command printf '%s\\0' run NAME \"$@\" >&3; }";
@@ -119,8 +120,7 @@ fn traces(lines: &[String]) -> Vec<String> {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
     }
     let program = bin.join(PROGRAM);
-    std::fs::write(&program, "#!/bin/sh\n: > ran\n").unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    program::script(&program, "#!/bin/sh\n: > ran\n");
     // A subshell for each line: a syntax error ends it. Builtins that act on others are disabled.
     let mut script = String::from("kill() { :; }\n");
     for line in lines {

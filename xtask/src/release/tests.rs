@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::shell::succeeds;
+use crate::shell::{make_program, succeeds};
 
 /// A program that says what the packages need of it.
 const SPEAKER: &str = r#"#!/bin/sh
@@ -38,8 +37,7 @@ impl Room {
             for (name, text) in
                 [("ipwatch", SPEAKER.to_owned()), ("ipwatch-ipam", machine.triple())]
             {
-                fs::write(dir.join(name), text).unwrap();
-                fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o700)).unwrap();
+                make_program(&dir.join(name), &text);
             }
         }
         built(&self.0.join("bin")).unwrap()

@@ -62,9 +62,9 @@ impl Drop for Stopped {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::shell::make_program;
 
     #[test]
     fn units_that_come_with_a_package_are_neither_started_nor_enabled() {
@@ -76,8 +76,7 @@ mod tests {
             there.display(),
             log.display()
         );
-        fs::write(&systemctl, script).unwrap();
-        fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
+        make_program(&systemctl, &script);
         fs::write(&there, "docker.service\ndocker.socket\n").unwrap();
         let stopped = Stopped::by(&systemctl);
         let masked = fs::read_to_string(&log).unwrap();

@@ -376,15 +376,13 @@ mod tests {
 
     /// A plugin that always returns the same token, and leaves a file when it was run.
     fn program(user: &str) -> (tempfile::TempDir, String) {
-        use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let (path, ran) = (dir.path().join("program"), dir.path().join("ran"));
         let script = format!(
             "#!/bin/sh\n: > {}\necho '{{\"kind\": \"ExecCredential\", \"apiVersion\": \"client.authentication.k8s.io/v1\", \"status\": {{\"token\": \"x\"}}}}'\n",
             ran.display()
         );
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        crate::testing::program::script(&path, &script);
         (dir, user.replace("PROGRAM", path.to_str().unwrap()))
     }
 

@@ -16,6 +16,7 @@ use super::*;
 use crate::fact::{Fact, Holder, Observation, Scope};
 use crate::reading::Readings;
 use crate::sources::Emit;
+use crate::testing::program;
 
 /// Loads the probes. `None` if the test is skipped, which prints a line and is an error in CI.
 fn probes(test: &str, forbid: &[Rung]) -> Option<Probes> {
@@ -344,7 +345,7 @@ fn the_end_of_a_call_is_told_whether_or_not_there_was_room() {
     let dir = std::env::temp_dir().join(format!("ipwatch-calls-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let plugin = dir.join("plugin");
-    std::fs::copy("/bin/true", &plugin).unwrap();
+    program::copy("/bin/true", &plugin);
     let plugin_dirs = vec![dir.clone()];
     // Room for about 25 of them.
     let settings = Settings { ring_bytes: 1 << 16, plugin_dirs, ..Settings::default() };

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use super::super::testing::Tree;
 use super::*;
 use crate::sources::netlink::testing::{Netns, in_new_netns, root, run};
+use crate::testing::program;
 
 /// The holders of one netns, and whether the search was complete.
 fn held_by(facts: &[Fact], wanted: NetnsRef) -> (Vec<Holder>, bool) {
@@ -250,7 +251,7 @@ fn another_ipwatch_is_told_by_its_program() {
     };
     assert!(is_ipwatch(std::process::id()));
     let stranger = dir.path().join(own.comm());
-    std::fs::copy("/bin/sleep", &stranger).unwrap();
+    program::copy("/bin/sleep", &stranger);
     let mut child = Command::new(&stranger).arg("60").spawn().unwrap();
     let named = Dir::open(format!("/proc/{}", child.id()).as_ref()).unwrap();
     let has_our_name = (0..2_000).any(|_| {
