@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes and on the engine, with the stable compiler.
 //!
-//! `--plateau` runs each target until three minutes have found nothing new, four hours at most. `--keep` keeps what reached
-//! code, as `--plateau` does: in `fuzz/corpora`, an archive for each target, from where every later run starts as well as from
-//! `fuzz/seeds`, which people wrote.
+//! `--plateau` runs each target until five minutes have found at most one new branch in a thousand, four hours at most.
+//! `--keep` keeps what reached code, as `--plateau` does: in `fuzz/corpora`, an archive for each target, from where every
+//! later run starts as well as from `fuzz/seeds`, which people wrote.
 //!
 //! The coverage instrumentation that guides libFuzzer needs only flags of the stable compiler. Sanitizers need
 //! nightly, and find nothing in code without `unsafe`. `cargo fuzz` runs the same targets.
@@ -27,10 +27,12 @@ const FLAGS: &[&str] = &[
 /// Default duration for each target, in seconds.
 const SECONDS: u32 = 60;
 
-/// Length of a round on the way to a plateau, in seconds; rounds without new code that make one; and rounds at most.
+/// Length of a round on the way to a plateau, in seconds, and rounds at most.
 const ROUND: u32 = 60;
-const BARREN: u32 = 3;
-const MOST_ROUNDS: u32 = 4 * 60;
+const MOST_ROUNDS: usize = 4 * 60;
+/// A plateau: in so many rounds at most one branch in so many was new.
+const BARREN: usize = 5;
+const FEW: u64 = 1_000;
 /// Maximum length of an input that is kept, in bytes.
 const LONGEST: u32 = 4_096;
 
@@ -158,21 +160,20 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Runs until nothing new is found.
+    /// Runs until hardly anything new is found.
     fn to_plateau(&self) -> Result<Tally> {
-        let (mut covered, mut barren, mut rounds) = (0, 0, 0);
-        while barren < BARREN && rounds < MOST_ROUNDS {
+        let mut covered = Vec::new();
+        while !is_plateau(&covered) && covered.len() < MOST_ROUNDS {
             let said = match self.round(ROUND)? {
                 Ok(said) => said,
                 Err(failed) => return Ok(failed),
             };
             let now = coverage(&said).with_context(|| format!("{}: no coverage", self.name))?;
-            barren = if now > covered { 0 } else { barren + 1 };
-            covered = covered.max(now);
-            rounds += 1;
+            covered.push(now);
         }
-        let what = if barren < BARREN { "no plateau yet" } else { "a plateau" };
-        println!("ok      {}: {what} after {rounds} min, {covered} branches", self.name);
+        let what = if is_plateau(&covered) { "a plateau" } else { "no plateau yet" };
+        let (minutes, branches) = (covered.len(), covered.last().copied().unwrap_or_default());
+        println!("ok      {}: {what} after {minutes} min, {branches} branches", self.name);
         Ok(Tally::pass())
     }
 
@@ -196,7 +197,7 @@ impl<'a> Target<'a> {
         let new = merged.with_extension("tar.gz");
         // The same inputs make the same archive: libFuzzer names them by their content.
         let mut tar = Command::new("tar");
-        tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
+        tar.args(["--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
         tar.args(["--mode=0644", "--use-compress-program=gzip -9n", "-cf"]).arg(&new);
         let names = std::fs::read_dir(&merged)?.flatten().map(|entry| entry.file_name());
         let mut names: Vec<_> = names.collect();
@@ -230,6 +231,12 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Whether the last rounds, each with the branches that were reached by its end, have found hardly anything.
+fn is_plateau(covered: &[u64]) -> bool {
+    let Some((before, [.., last])) = covered.split_last_chunk::<BARREN>() else { return false };
+    before.last().is_some_and(|before| last.saturating_sub(*before) <= last / FEW)
+}
+
 /// The number of runs that libFuzzer reports.
 fn runs(said: &str) -> Option<&str> {
     said.lines()
@@ -260,6 +267,17 @@ mod tests {
             "#2\tINITED cov: 7 ft: 8 corp: 1/1b\n#99\tDONE   cov: 815 ft: 1024 corp: 9/9b\nDone";
         assert_eq!(coverage(said), Some(815));
         assert_eq!(coverage("Done 9 runs"), None);
+    }
+
+    #[test]
+    fn a_plateau_is_five_minutes_without_news() {
+        assert!(!is_plateau(&[]));
+        assert!(!is_plateau(&[700; 5]), "what they have found is not known");
+        assert!(is_plateau(&[700; 6]));
+        assert!(!is_plateau(&[700, 701, 701, 701, 701, 701]));
+        assert!(is_plateau(&[700, 701, 701, 701, 701, 701, 701]));
+        assert!(is_plateau(&[7_000, 7_001, 7_003, 7_003, 7_005, 7_007]));
+        assert!(!is_plateau(&[7_000, 7_001, 7_003, 7_003, 7_005, 7_008]));
     }
 
     #[test]

@@ -72,9 +72,9 @@ Usage: cargo xtask COMMAND
                               run all tests (root); parts: unit, instructions, e2e, vm, systemd, arm64, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
                               --long: with a live bolt file, arm64, and every fuzz target for a minute
-  fuzz [--seconds NUMBER | --plateau] [TARGET]...
-                              fuzz the parsers of foreign bytes and the engine, each for 60 s, or so long, or until
-                              three minutes find nothing new; what did is then added to fuzz/seeds
+  fuzz [--seconds NUMBER | --plateau] [--keep] [TARGET]...
+                              fuzz the parsers of foreign bytes and the engine, each for 60 s, or so long, or until five
+                              minutes find hardly anything new; --keep and --plateau keep what reaches code in fuzz/corpora
   soak [--minutes NUMBER] [--seed NUMBER]
                               pods, floods, faults and questions at the same time, for 10 minutes or so long; what
                               was measured is drawn in target/soak/soak.svg
