@@ -221,6 +221,10 @@ pub(crate) fn live(palette: &Palette, case: usize, life: &[(u8, u16)]) -> Lived 
     let case = &palette.cases[case];
     let mut next = case.iter();
     let mut twins = Twins::new(is_bounded);
+    // The first fact of every stream, the boot: until then it is not known which netns is the host's.
+    if let Some(line) = next.next() {
+        twins.follow(line);
+    }
     let mut lived = Lived::default();
     for (op, pick) in life {
         let pick = usize::from(*pick);
