@@ -391,9 +391,23 @@ fn run(test: &Test, shared: &Shared) -> Outcome {
     let took = began.elapsed();
     match verdict {
         Ok(None) => Outcome::Passed(took, text),
-        Ok(Some(why)) => Outcome::Failed { took, why, log: text },
+        Ok(Some(why)) => {
+            let why = panic_of(&text).map_or(why, |what| format!("panicked at {what}"));
+            Outcome::Failed { took, why, log: text }
+        }
         Err(error) => Outcome::Failed { took, why: format!("cannot run it: {error}"), log: text },
     }
+}
+
+/// Where and with which words a test panicked first, in one line that is not long: a report of CI may show no more.
+fn panic_of(log: &str) -> Option<String> {
+    const LONGEST: usize = 600;
+    let mut lines = log.lines().skip_while(|line| !line.starts_with("thread '"));
+    let (_, at) = lines.next()?.split_once(" panicked at ")?;
+    let is_message = |line: &&str| !line.starts_with("note: run with");
+    let words = lines.take_while(is_message).flat_map(str::split_whitespace);
+    let said = std::iter::once(at).chain(words).collect::<Vec<_>>().join(" ");
+    Some(said.chars().take(LONGEST).collect())
 }
 
 /// A tag that is unique in this run.
