@@ -85,6 +85,16 @@ fn another_network_and_a_device_that_leads_nowhere_do_not_count() {
     assert_eq!(apart.hold(2_001, NEW), "nobody", "nothing leads from the node to it");
 }
 
+/// Links are not kept where there are too many, or while memory is short.
+#[test]
+fn a_device_that_is_not_kept_may_lead_to_the_node() {
+    let mut case = Case::reserved();
+    case.0.0.bound_fittings(0);
+    case.pair(POD, 20);
+    case.release(2_000, 5);
+    assert_eq!(case.hold(2_001, NEW), "released");
+}
+
 #[test]
 fn its_own_del_is_waited_for() {
     let mut case = Case::on_a_pair();

@@ -203,8 +203,9 @@ impl NodeMap {
     /// Whether the device with an address is the peer of a device in the host's netns, a child of one (macvlan, ipvlan,
     /// vlan), or a device of the machine, such as a virtual function of a network card.
     fn is_reachable(&self, holder: &Netns, ip: IpAddr) -> bool {
-        // Connections of a netns in teardown are not known any more (`Plan::of`).
-        if holder.dying.is_some() {
+        // Connections of a netns in teardown are not known any more (`Plan::of`), and without all of its links and its names
+        // of other netns nothing says that a device leads nowhere.
+        if holder.dying.is_some() || holder.lacks_ways_out() {
             return true;
         }
         let Some(host) = self.host() else { return false };

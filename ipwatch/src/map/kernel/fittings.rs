@@ -49,6 +49,9 @@ impl Fitting {
     pub(super) const KINDS: [&'static str; 4] =
         ["links", "neighbours", "routes", "VLANs and names of other netns"];
 
+    /// Those of them that lead to other netns.
+    pub(super) const WAYS_OUT: [usize; 2] = [0, 3];
+
     /// Which of these it is.
     pub(super) fn kind(self) -> usize {
         match self {
@@ -97,6 +100,12 @@ impl Fittings {
 }
 
 impl Netns {
+    /// Whether links of it, or names of other netns, are not kept.
+    pub(in crate::map) fn lacks_ways_out(&self) -> bool {
+        let (_, fittings) = self.unkept.counts();
+        Fitting::WAYS_OUT.iter().any(|kind| fittings[*kind] > 0)
+    }
+
     /// What it has beside addresses, in bytes.
     fn size(&self) -> usize {
         self.links.len() * LINK
@@ -110,7 +119,7 @@ impl Netns {
 impl NodeMap {
     /// Sets a smaller budget, for tests.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(in crate::map) fn bound_fittings(&mut self, in_all: usize) {
+    pub(crate) fn bound_fittings(&mut self, in_all: usize) {
         self.kernel.fittings.in_all = in_all;
     }
 
@@ -154,7 +163,8 @@ impl NodeMap {
             // As for a pod that has nothing yet.
             let giver = fittings.room.giver(Tenant::Pod(NetnsId::MAX), 0, 0);
             let Some(giver) = giver.filter(|_| kept > bound) else { return };
-            self.shed(giver.id, (kept - bound).min(giver.has), at);
+            // A part each time, as in `make_room_for`: what findings depend on stays while others have what they do not.
+            self.shed(giver.id, (kept - bound).min((giver.has / CUT).max(LINK)), at);
             if self.kernel.fittings.room.kept() >= kept {
                 return;
             }

@@ -184,6 +184,24 @@ fn while_memory_is_short_users_give_half() {
     feed.map.assert_fittings_count();
 }
 
+/// What findings depend on most stays while anybody has what they depend on less.
+#[test]
+fn no_link_is_dropped_while_others_have_neighbours() {
+    let mut feed = bounded();
+    for n in 0..40 {
+        let netns = strange(n);
+        feed.tell(Observation::Link { netns, link: link(2) });
+        for k in 0..20 {
+            feed.tell(Observation::Neighbour { netns, neighbour: neighbour(k) });
+        }
+    }
+    feed.tell_from(Origin::Daemon, Observation::Memory { short: true });
+    feed.map.assert_fittings_count();
+    assert!((0..40).all(|n| kept(&feed, strange(n))[0] == 1));
+    let most = (0..40).map(|n| kept(&feed, strange(n))[1]).collect::<Vec<_>>();
+    assert!(most.iter().all(|kept| (8..=20).contains(kept)), "{most:?}");
+}
+
 #[test]
 fn neighbours_beyond_the_bound_of_one_netns_go_some_at_a_time() {
     let mut feed = Feed::new(ALL);

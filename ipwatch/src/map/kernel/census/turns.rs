@@ -128,8 +128,10 @@ impl NodeMap {
 
     /// Whether it is known that nothing connects a user's netns with the node.
     fn is_apart(&self, id: NetnsId, connected: &BTreeSet<NetnsId>) -> bool {
-        // What was lost since it was read may connect it.
-        let is_known = |entry: &Netns| entry.opened.is_some_and(|opened| opened > self.lost_last);
+        // What was lost since it was read, or is not kept of it, may connect it.
+        let is_known = |entry: &Netns| {
+            entry.opened.is_some_and(|opened| opened > self.lost_last) && !entry.lacks_ways_out()
+        };
         let entry = self.kernel.netns.get(&id);
         entry.is_some_and(|entry| entry.yields() != Yields::Last && is_known(entry))
             && !connected.contains(&id)
