@@ -174,8 +174,9 @@ impl NodeMap {
             Observation::Ended { scope, began, complete } => self.sweep(scope, *began, *complete),
 
             Observation::Netns { netns } | Observation::NetnsCreated { netns } => {
-                if let Some(id) = self.resolve(netns, at) {
-                    self.touch_netns(id, at);
+                match self.resolve(netns, at) {
+                    Some(id) => self.touch_netns(id, at),
+                    None => self.found_left_out(netns, at),
                 }
             }
             Observation::NetnsDying { netns } => {

@@ -11,7 +11,8 @@
 //! - What root has mounted where the node or a runtime sees it, and what a runtime says is a sandbox's, gets a place at once,
 //!   at the cost of any user's; a sandbox's at the cost of root's too. CNI plugins and IPAM work on such netns alone.
 //! - If none can give its place like that, the newest of the user who has most do: whoever may connect one of his netns with
-//!   others may do so with all, and keeps nobody from being read. Those that cannot be opened are nobody's.
+//!   others may do so with all, and keeps nobody from being read once. Those that cannot be opened are nobody's. What was
+//!   read before and is in doubt, because events were lost, then waits until he has fewer.
 //! - As long as one is left out whose devices were not read since they changed, or one that was taken in has not been read
 //!   yet, an IP may be in it, and nobody is told that an IP is free. Those that nothing connects with the node take that from
 //!   nobody (`apart`).
@@ -300,6 +301,14 @@ impl NodeMap {
         };
         if was {
             self.kernel.tombstones.netns_removed(netns, at);
+            self.changes.mark(Kinds::NETNS | Kinds::ADDRESSES);
+        }
+    }
+
+    /// A walk has found a netns that may not be kept.
+    pub(in crate::map) fn found_left_out(&mut self, netns: &NetnsRef, at: BootNs) {
+        let names = self.kernel.names.usable(netns);
+        if self.kernel.census.left_out.found(&names, at) {
             self.changes.mark(Kinds::NETNS | Kinds::ADDRESSES);
         }
     }

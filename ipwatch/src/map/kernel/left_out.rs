@@ -19,7 +19,8 @@ pub(super) enum State {
     Unread,
     /// When it was given up, no device connected it with the rest of the node.
     Apart,
-    /// Its teardown has begun, before it was read: until that ends, an IP of the node may be in it.
+    /// Its teardown has begun, before it was read: until that ends, an IP of the node may be in it. A walk that missed it may
+    /// have been wrong about that.
     Ending,
 }
 
@@ -33,6 +34,8 @@ pub(super) struct Entry {
     pub(super) unknown_since: Option<BootNs>,
     /// Time of the newest fact that named it.
     seen: BootNs,
+    /// When it was said to be [`State::Ending`].
+    ends_since: BootNs,
     /// Ascends with the order in which they were left out.
     turn: u64,
 }
@@ -226,7 +229,8 @@ impl LeftOut {
             return false;
         }
         self.turns += 1;
-        let entry = Entry { names: *names, user, state, unknown_since, seen: at, turn: self.turns };
+        let (turn, ends_since) = (self.turns, at);
+        let entry = Entry { names: *names, user, state, unknown_since, seen: at, ends_since, turn };
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = Some(entry);
@@ -239,14 +243,20 @@ impl LeftOut {
                 slot
             }
         };
-        if state == State::Unread {
-            self.unread.insert((self.turns, slot));
-            if let Some(since) = unknown_since {
-                self.never_read.insert((since, slot));
-            }
+        match state {
+            State::Unread => self.is_to_be_read(slot, (turn, unknown_since)),
+            State::Ending => drop(self.ending.insert(slot)),
+            State::Apart => {}
         }
         self.bind(slot, names);
         true
+    }
+
+    fn is_to_be_read(&mut self, slot: Slot, (turn, unknown_since): (u64, Option<BootNs>)) {
+        self.unread.insert((turn, slot));
+        if let Some(since) = unknown_since {
+            self.never_read.insert((since, slot));
+        }
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Entry> {
@@ -377,26 +387,40 @@ impl LeftOut {
                 entry.names = left;
             }
             if !by_nsid {
-                self.is_ending(*slot);
+                self.is_ending(*slot, at);
             }
         }
         !known.is_empty()
     }
 
     /// Its teardown has begun.
-    fn is_ending(&mut self, slot: Slot) {
+    fn is_ending(&mut self, slot: Slot, at: BootNs) {
         let Some(entry) = self.get_mut(slot) else { return };
         if entry.state == State::Apart {
             self.remove(slot);
             return;
         }
         entry.state = State::Ending;
+        entry.ends_since = at;
         let (turn, since) = (entry.turn, entry.unknown_since);
         self.unread.remove(&(turn, slot));
         if let Some(since) = since {
             self.never_read.remove(&(since, slot));
         }
         self.ending.insert(slot);
+    }
+
+    /// A walk of this time has found one with these names, so that its teardown had not begun before: the walk that missed it
+    /// was not consistent. Returns whether that is news.
+    pub(super) fn found(&mut self, names: &NetnsRef, at: BootNs) -> bool {
+        let Some(slot) = self.find(names) else { return false };
+        let is_ending = |entry: &&mut Entry| entry.state == State::Ending && entry.ends_since < at;
+        let Some(entry) = self.get_mut(slot).filter(is_ending) else { return false };
+        entry.state = State::Unread;
+        let since = (entry.turn, entry.unknown_since);
+        self.ending.remove(&slot);
+        self.is_to_be_read(slot, since);
+        true
     }
 
     /// What a report of an end means: it may be known as several, each by one of the names.
@@ -432,7 +456,7 @@ impl LeftOut {
         let slots: Vec<Slot> = gone.map(|(slot, _)| slot).collect();
         for slot in slots {
             if told {
-                self.is_ending(slot);
+                self.is_ending(slot, began);
             } else {
                 self.remove(slot);
             }
@@ -570,6 +594,30 @@ mod tests {
         assert_eq!((left_out.len(), left_out.has_unread()), (1, false));
         left_out.sweep(BootNs(50), false);
         assert!(left_out.is_empty());
+    }
+
+    /// `netns_bpf_pernet_init` runs before `setup_net` puts a netns into the list that is walked (6.12).
+    #[test]
+    fn one_that_a_later_walk_finds_has_not_ended() {
+        let mut left_out = left_out(&[full(7, 70, 3)]);
+        left_out.sweep(BootNs(20), true);
+        assert!(!left_out.has_unread());
+        assert!(!left_out.found(&NetnsRef::inode(70), BootNs(20)), "that is from before");
+        assert!(left_out.found(&full(7, 70, 3), BootNs(30)) && left_out.has_never_read());
+        left_out.assert_is_true();
+        assert!(!left_out.found(&full(7, 70, 3), BootNs(40)), "it is known");
+        assert!(left_out.ends(&full(7, 70, 3), BootNs(50)));
+        assert!(!left_out.found(&full(7, 70, 3), BootNs(45)), "a fact that is late");
+        assert!(!left_out.has_unread());
+    }
+
+    #[test]
+    fn one_that_ends_is_unclear_after_it_was_put_back() {
+        let mut left_out = left_out(&[]);
+        let ending = (State::Ending, Some(BootNs(10)));
+        assert!(left_out.add(&NetnsRef::cookie(7), None, ending, BootNs(20)));
+        left_out.assert_is_true();
+        assert!(left_out.is_unclear() && !left_out.has_apart());
     }
 
     #[test]

@@ -598,6 +598,18 @@ fn one_that_a_walk_does_not_find_is_unclear_until_its_end_is_told() {
     assert!(node.is_free(), "{:?}", node.feed.map.verdict(ip(1), None).reasons);
 }
 
+#[test]
+fn one_that_a_walk_has_missed_is_read_once_another_finds_it() {
+    let mut node = Node::new(1_000);
+    node.flood(0..65);
+    node.walk((0..64).map(strange).chain([HOST]));
+    node.settle(10);
+    assert!(!node.is_free() && !node.read.contains_key(&1_064));
+    node.walk((0..65).map(strange).chain([HOST]));
+    node.settle(20);
+    assert!(node.read.contains_key(&1_064) && node.is_free(), "{:?}", node.read);
+}
+
 /// By then the nsid may be another's.
 #[test]
 fn the_end_of_an_nsid_is_no_end_of_what_has_other_names() {
