@@ -2,7 +2,8 @@
 //! last line before the kernel slows it down (`memory.high`) or ends it (`memory.max`).
 //!
 //! The limit is that of its memory cgroup, if that has one, and then all that is in the cgroup counts: a probe of a kubelet runs
-//! there too. Else it is [`CEILING`], for the process alone. The page cache does not count: the kernel drops it first.
+//! there too. Else it is [`CEILING`], for the process alone. The page cache does not count, nor what the kernel keeps of files
+//! that were looked at (v2): it drops both first. Whoever has many processes could fill it with entries of `/proc`.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,7 @@ struct Files {
     mount: &'static str,
     current: &'static str,
     limits: &'static [&'static str],
-    cached: [&'static str; 2],
+    cached: &'static [&'static str],
 }
 
 /// Of cgroup v2, of v2 beside v1, and of v1.
@@ -48,14 +49,14 @@ const HIERARCHIES: [Files; 2] = [
         mount: "/sys/fs/cgroup",
         current: "memory.current",
         limits: &["memory.high", "memory.max"],
-        cached: ["inactive_file", "active_file"],
+        cached: &["inactive_file", "active_file", "slab_reclaimable"],
     },
     Files {
         controller: "memory",
         mount: "/sys/fs/cgroup/memory",
         current: "memory.usage_in_bytes",
         limits: &["memory.limit_in_bytes"],
-        cached: ["total_inactive_file", "total_active_file"],
+        cached: &["total_inactive_file", "total_active_file"],
     },
 ];
 
@@ -144,7 +145,8 @@ mod tests {
         write("memory.current", "50000000\n");
         write("memory.high", "max\n");
         write("memory.max", "max\n");
-        let stat = "anon 30000000\nfile 20000000\ninactive_file 15000000\nactive_file 4000000\n";
+        let stat = "anon 30000000\nfile 20000000\ninactive_file 12000000\nactive_file 4000000\n\
+                    slab_reclaimable 3000000\n";
         write("memory.stat", stat);
         let usage = || of_cgroup(dir.path(), &HIERARCHIES[0]);
         assert_eq!(usage(), None, "without a limit");
