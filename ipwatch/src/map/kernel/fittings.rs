@@ -49,9 +49,6 @@ impl Fitting {
     pub(super) const KINDS: [&'static str; 4] =
         ["links", "neighbours", "routes", "VLANs and names of other netns"];
 
-    /// Those of them that lead to other netns.
-    pub(super) const WAYS_OUT: [usize; 2] = [0, 3];
-
     /// Which of these it is.
     pub(super) fn kind(self) -> usize {
         match self {
@@ -103,7 +100,7 @@ impl Netns {
     /// Whether links of it, or names of other netns, are not kept.
     pub(in crate::map) fn lacks_ways_out(&self) -> bool {
         let (_, fittings) = self.unkept.counts();
-        Fitting::WAYS_OUT.iter().any(|kind| fittings[*kind] > 0)
+        [Fitting::Link, Fitting::Peer].iter().any(|one| fittings[one.kind()] > 0)
     }
 
     /// What it has beside addresses, in bytes.
