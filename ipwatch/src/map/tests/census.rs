@@ -610,6 +610,24 @@ fn one_that_a_walk_has_missed_is_read_once_another_finds_it() {
     assert!(node.read.contains_key(&1_064) && node.is_free(), "{:?}", node.read);
 }
 
+/// One of which links are not kept is not given up for good, as one is that nothing connects with the node.
+#[test]
+fn what_is_not_kept_of_one_may_connect_it() {
+    let mut node = Node::new(1_000);
+    node.feed.map.bound_fittings(0);
+    node.flood(0..64);
+    node.settle(10);
+    let link = Link { ifindex: 2, name: "eth0".to_owned(), ..Link::default() };
+    for netns in (0..64).map(strange) {
+        node.feed.tell(Observation::Link { netns, link: link.clone() });
+    }
+    node.settle(10);
+    node.flood(64..65);
+    node.settle(20);
+    assert!(node.read.contains_key(&1_064), "{:?}", node.read);
+    assert!((0..64).all(|n| node.has(strange(n))));
+}
+
 /// By then the nsid may be another's.
 #[test]
 fn the_end_of_an_nsid_is_no_end_of_what_has_other_names() {
