@@ -272,8 +272,8 @@ impl Engine {
                 }
                 TenureEvent::Named { key, who } => self.ledger.named(&key, &who),
                 TenureEvent::Moved { from, to, netns } => self.ledger.moved(&from, to, netns),
-                TenureEvent::Released { key, at, ended_by } => {
-                    let ended = self.ledger.released(&key, at, ended_by);
+                TenureEvent::Released { key, at, ended_by, whose } => {
+                    let ended = self.ledger.released(&key, at, ended_by, whose);
                     tell.extend(ended.map(TenureChange::Released));
                 }
             }

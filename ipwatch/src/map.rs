@@ -54,7 +54,7 @@ pub use ipam::{
 pub use kernel::{
     AddressEntry, AddressId, Begun, Ending, Identity, Kill, LinkEntry, LookEntry, Named,
     NeighbourEntry, NeighbourNews, Netns, NetnsId, NotKept, TaskEntry, Teardown, TenureEvent,
-    TenureKey, WorkerLook,
+    TenureKey, Whose, WorkerLook,
 };
 pub use scheduler::{Agenda, Thresholds};
 pub use view::{scope_name, state_name};

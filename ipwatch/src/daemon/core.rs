@@ -456,11 +456,8 @@ impl Core {
     pub(super) fn document(&self, body: Body) -> Document {
         let map = self.map();
         let (status, mut detail) = self.file.status();
-        let forgotten = self.ledger().forgotten();
-        if forgotten > 0 {
-            detail.push_str(&format!(
-                "; {forgotten} tenures are in no history: their network namespaces have more than is kept of one"
-            ));
+        if self.ledger().forgotten() > 0 {
+            detail.push_str(&format!("; {}", said_of_forgotten(self.ledger())));
         }
         let mut sources = map.sources();
         for trouble in self.dispatch.troubles(clock::now()) {
@@ -557,6 +554,22 @@ fn tell_source(before: Option<&Source>, source: &Source) {
         SourceStatus::Degraded => tracing::info!(source = name, "degraded: {}", escape(detail)),
         SourceStatus::Down => tracing::warn!(source = name, "down: {}", escape(detail)),
     }
+}
+
+/// How many tenures are in no history, and whose they were; the most first.
+fn said_of_forgotten(ledger: &Ledger) -> String {
+    const LISTED: usize = 3;
+    let of: Vec<String> = ledger
+        .forgotten_of()
+        .into_iter()
+        .take(LISTED)
+        .map(|(whose, count)| format!("{whose}: {count}"))
+        .collect();
+    format!(
+        "{} tenures are in no history: their network namespaces, or all of one user, have more than is kept ({})",
+        ledger.forgotten(),
+        of.join("; ")
+    )
 }
 
 /// Whether the kernel half reports this as it happens.

@@ -1,25 +1,38 @@
-//! Limits the history of one netns. Pure.
+//! Limits the history of each netns and of each user. Pure.
 //!
 //! Whoever can create a netns can add and remove an address in it a thousand times a second, and each time is a tenure.
-//! So every netns has a budget of rows, and netns without a known container share another one. Further tenures are
-//! merged into the last row of the same address, which then covers the time from its beginning to the newest end and
-//! counts them. If the address has no such row, they are only counted.
+//! So every netns has a budget of rows. Further tenures are merged into the last row of the same address, which then
+//! covers the time from its beginning to the newest end and counts them. If the address has no such row, they are only
+//! counted.
+//!
+//! A user can create any number of netns, so all of one user together have a budget as well, and nobody else pays for
+//! them: neither pods, nor root, nor other users. Netns of pods and of root are created by a runtime or by root; only
+//! those that nothing names share a budget, and only for the first row of each.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::tenure::Row;
 use crate::fact::BootNs;
-use crate::map::{Identity, TenureKey};
+use crate::map::{Identity, TenureKey, Whose};
 
-/// Number of rows of one netns at once, and then one in [`EACH`] ns: about 1 MB in an hour.
+/// Number of rows of one netns at once, and then one in [`EACH`] ns: less than 1 MB in an hour.
 const BURST: u64 = 128;
 const EACH: u64 = 2_000_000_000;
-/// The same for all netns together that have no known container.
-const BURST_OF_STRANGERS: u64 = 2048;
-const EACH_OF_STRANGERS: u64 = 1_000_000_000;
-/// Maximum number of remembered netns, and of addresses of each.
-const MAX_NETNS: usize = 1024;
+/// The same for all netns of one user.
+const BURST_OF_A_USER: u64 = 1_024;
+const EACH_OF_A_USER: u64 = 4_000_000_000;
+/// The same for first rows of netns of root that have no known container, and for rows of netns beyond [`MAX_NETNS`].
+const BURST_OF_OTHERS: u64 = 2_048;
+const EACH_OF_OTHERS: u64 = 1_000_000_000;
+/// Maximum number of remembered netns of all pods, of root, and of each user, and of addresses of each netns.
+const MAX_NETNS: usize = 1_024;
+const MAX_NETNS_OF_A_USER: usize = 64;
 const MAX_ADDRESSES: usize = 64;
+const MAX_ADDRESSES_OF_A_USER: usize = 8;
+/// Maximum number of users with a budget of their own; further ones share one.
+const MAX_USERS: usize = 16;
+/// Maximum number of tenants whose lost tenures are told apart.
+const MAX_LOST: usize = 64;
 
 /// The remaining budget of a netns, and the last rows of its addresses.
 #[derive(Debug)]
@@ -33,13 +46,6 @@ type Table<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 impl Netns {
     fn new() -> Self {
         Self { budget: Budget::new(BURST, EACH), last: Table::default() }
-    }
-
-    /// Remembers the row of an address into which later tenures are merged.
-    fn remember(&mut self, key: &TenureKey, row: &Row) {
-        if self.last.len() < MAX_ADDRESSES || self.last.contains_key(key) {
-            self.last.insert(*key, row.clone());
-        }
     }
 }
 
@@ -81,19 +87,91 @@ pub(super) enum Kept {
     No,
 }
 
-/// The recent history of each netns.
+/// The recent history of the netns of one tenant.
+#[derive(Debug)]
+struct Tenant {
+    netns: Table<Identity, Netns>,
+    shared: Budget,
+    /// Each row counts to the shared budget.
+    is_a_user: bool,
+}
+
+impl Tenant {
+    /// Pods, or root.
+    fn trusted() -> Self {
+        let shared = Budget::new(BURST_OF_OTHERS, EACH_OF_OTHERS);
+        Self { netns: Table::default(), shared, is_a_user: false }
+    }
+
+    fn user() -> Self {
+        let shared = Budget::new(BURST_OF_A_USER, EACH_OF_A_USER);
+        Self { netns: Table::default(), shared, is_a_user: true }
+    }
+
+    fn ended(&mut self, key: &TenureKey, row: &Row, now: BootNs) -> Kept {
+        let is_new = !self.netns.contains_key(&key.netns);
+        let has_room = !is_new || self.has_room(now);
+        let pays = self.is_a_user || !has_room || (is_new && !row.is_named());
+        let most = if self.is_a_user { MAX_ADDRESSES_OF_A_USER } else { MAX_ADDRESSES };
+        let mut known = has_room.then(|| self.netns.entry(key.netns).or_insert_with(Netns::new));
+        let may = !pays || self.shared.has(now);
+        if may && known.as_ref().is_none_or(|known| known.budget.has(now)) {
+            if pays {
+                self.shared.take(now);
+            }
+            if let Some(known) = known {
+                known.budget.take(now);
+                if known.last.len() < most || known.last.contains_key(key) {
+                    known.last.insert(*key, row.clone());
+                }
+            }
+            return Kept::Own;
+        }
+        match known.as_mut().and_then(|known| known.last.get_mut(key)) {
+            Some(last) => {
+                last.prolong(row);
+                Kept::Within(last.clone())
+            }
+            None => Kept::No,
+        }
+    }
+
+    /// Whether one more netns can be remembered. Those that have used nothing of their budget lately are forgotten.
+    fn has_room(&mut self, now: BootNs) -> bool {
+        let most = if self.is_a_user { MAX_NETNS_OF_A_USER } else { MAX_NETNS };
+        if self.netns.len() >= most {
+            self.netns.retain(|_, known| !known.budget.is_whole(now));
+        }
+        self.netns.len() < most
+    }
+
+    fn is_at_rest(&self, now: BootNs) -> bool {
+        self.shared.is_whole(now) && self.netns.values().all(|known| known.budget.is_whole(now))
+    }
+}
+
+/// The recent history of all netns.
 #[derive(Debug)]
 pub(super) struct Flaps {
-    netns: Table<Identity, Netns>,
-    strangers: Budget,
-    /// Number of tenures without a row.
+    pods: Tenant,
+    root: Tenant,
+    users: Table<Option<u32>, Tenant>,
+    further_users: Tenant,
+    /// Number of tenures without a row, in all and of these.
     lost: u64,
+    lost_of: BTreeMap<Whose, u64>,
 }
 
 impl Default for Flaps {
     fn default() -> Self {
-        let strangers = Budget::new(BURST_OF_STRANGERS, EACH_OF_STRANGERS);
-        Self { netns: Table::default(), strangers, lost: 0 }
+        Self {
+            pods: Tenant::trusted(),
+            root: Tenant::trusted(),
+            users: Table::default(),
+            further_users: Tenant::user(),
+            lost: 0,
+            lost_of: BTreeMap::new(),
+        }
     }
 }
 
@@ -103,38 +181,40 @@ impl Flaps {
         self.lost
     }
 
-    /// A tenure has ended.
-    pub(super) fn ended(&mut self, key: &TenureKey, row: &Row, now: BootNs) -> Kept {
-        let strange = !row.is_named();
-        let known = known(&mut self.netns, key.netns, now);
-        // If too many others flap, this one is not tracked: tenures with a known container are kept nevertheless.
-        let has_room = known.as_ref().map_or(!strange, |known| known.budget.has(now));
-        if has_room && (!strange || self.strangers.has(now)) {
-            if let Some(known) = known {
-                known.budget.take(now);
-                known.remember(key, row);
-            }
-            if strange {
-                self.strangers.take(now);
-            }
-            return Kept::Own;
-        }
-        if let Some(last) = known.and_then(|known| known.last.get_mut(key)) {
-            last.prolong(row);
-            return Kept::Within(last.clone());
-        }
-        self.lost = self.lost.saturating_add(1);
-        Kept::No
+    /// Whose tenures they were, the most first. Less than the whole if there are very many users.
+    pub(super) fn lost_of(&self) -> Vec<(Whose, u64)> {
+        let mut lost: Vec<_> = self.lost_of.iter().map(|(whose, count)| (*whose, *count)).collect();
+        lost.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        lost
     }
-}
 
-/// The entry of this netns, created if needed. `None` if there is no room.
-fn known(all: &mut Table<Identity, Netns>, netns: Identity, now: BootNs) -> Option<&mut Netns> {
-    if all.len() >= MAX_NETNS && !all.contains_key(&netns) {
-        all.retain(|_, known| !known.budget.is_whole(now));
+    /// A tenure has ended.
+    pub(super) fn ended(&mut self, key: &TenureKey, row: &Row, whose: Whose, now: BootNs) -> Kept {
+        let kept = self.tenant(whose, now).ended(key, row, now);
+        if kept == Kept::No {
+            self.lost = self.lost.saturating_add(1);
+            if self.lost_of.len() < MAX_LOST || self.lost_of.contains_key(&whose) {
+                let count = self.lost_of.entry(whose).or_default();
+                *count = count.saturating_add(1);
+            }
+        }
+        kept
     }
-    let has_room = all.len() < MAX_NETNS || all.contains_key(&netns);
-    has_room.then(|| all.entry(netns).or_insert_with(Netns::new))
+
+    fn tenant(&mut self, whose: Whose, now: BootNs) -> &mut Tenant {
+        let user = match whose {
+            Whose::Pod => return &mut self.pods,
+            Whose::Root => return &mut self.root,
+            Whose::User(user) => user,
+        };
+        if self.users.len() >= MAX_USERS && !self.users.contains_key(&user) {
+            self.users.retain(|_, tenant| !tenant.is_at_rest(now));
+            if self.users.len() >= MAX_USERS {
+                return &mut self.further_users;
+            }
+        }
+        self.users.entry(user).or_insert_with(Tenant::user)
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::clock::Calendar;
 use crate::contract::{Netns, Tenure};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
-use crate::map::{Begun, Named, TenureKey};
+use crate::map::{Begun, Named, TenureKey, Whose};
 use crate::remedy::Daemon;
 
 /// An acknowledgement as it is requested.
@@ -239,10 +239,16 @@ impl Ledger {
         self.writes.tenures([row]);
     }
 
-    /// An IP is no longer held. Returns the ended tenure; `None` if the IP was not held.
-    pub fn released(&mut self, key: &TenureKey, at: BootNs, ended_by: &'static str) -> Option<Row> {
+    /// An IP is no longer held by a netns of this tenant. Returns the ended tenure; `None` if the IP was not held.
+    pub fn released(
+        &mut self,
+        key: &TenureKey,
+        at: BootNs,
+        ended_by: &'static str,
+        whose: Whose,
+    ) -> Option<Row> {
         let row = self.open.released(key, self.calendar.wall(at), ended_by)?;
-        match self.flaps.ended(key, &row, at) {
+        match self.flaps.ended(key, &row, whose, at) {
             Kept::Own => self.writes.tenures([row.clone()]),
             Kept::Within(longer) => {
                 self.writes.supersede(row.clone());
@@ -253,10 +259,16 @@ impl Ledger {
         Some(row)
     }
 
-    /// Number of tenures without a row, because their netns exceeded its budget.
+    /// Number of tenures without a row, because their netns or its user exceeded a budget.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.flaps.lost()
+    }
+
+    /// Of whom most of them are, with their number; the most first.
+    #[must_use]
+    pub fn forgotten_of(&self) -> Vec<(Whose, u64)> {
+        self.flaps.lost_of()
     }
 
     /// After the first complete snapshot: ends tenures that an earlier run left open and that are not in `alive`, the

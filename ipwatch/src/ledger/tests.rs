@@ -14,7 +14,7 @@ use crate::clock::Calendar;
 use crate::contract::{Netns, Past, Prefix, Tenure};
 use crate::fact::{Boot, BootNs, NetnsRef, SourceStatus};
 use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Severity, Status, Subject};
-use crate::map::{Begun, Identity as NetnsIdentity, TenureKey};
+use crate::map::{Begun, Identity as NetnsIdentity, TenureKey, Whose};
 
 mod disk;
 mod file;
@@ -84,7 +84,8 @@ impl Whole {
     }
 
     fn released(&mut self, name: &str, at: BootNs, ended_by: &'static str) -> Option<Tenure> {
-        self.with(|ledger| ledger.released(&key(name), at, ended_by)).map(|row| row.tenure())
+        self.with(|ledger| ledger.released(&key(name), at, ended_by, Whose::Pod))
+            .map(|row| row.tenure())
     }
 
     fn settle(&mut self, alive: &HashSet<String>, at: BootNs) -> Vec<Tenure> {

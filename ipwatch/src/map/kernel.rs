@@ -57,6 +57,7 @@ pub use news::NeighbourNews;
 pub use not_kept::NotKept;
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
+pub use tenants::Whose;
 pub(in crate::map) use tenants::{Room, Tenant};
 pub use tenure::{Begun, Named, TenureEvent, TenureKey};
 

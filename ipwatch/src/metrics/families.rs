@@ -127,7 +127,7 @@ const NOT_KEPT: Family = gauge(
 );
 const UNRECORDED: Family = counter(
     "ipwatch_tenures_unrecorded_total",
-    "Tenures without a row in the history: their network namespace has more than is kept of one",
+    "Tenures without a row in the history: their network namespace or its user has more than is kept",
 );
 const FORGOTTEN: Family = counter(
     "ipwatch_claims_forgotten_total",

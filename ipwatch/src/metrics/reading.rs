@@ -62,7 +62,7 @@ pub struct Reading {
     pub sizes: Sizes,
     /// What is not kept for want of room, by kind and by whose it is; without what is 0.
     pub not_kept: BTreeMap<NotKept, u64>,
-    /// Tenures that are in no history, because their netns have more than is kept of one.
+    /// Tenures that are in no history: see [`Ledger::forgotten`](crate::ledger::Ledger::forgotten).
     pub unrecorded: u64,
     /// Links, addresses and routes that exceed the bounds of their netns.
     pub beyond_bounds: u64,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::fittings::Fitting;
-use super::tenants::{Room, Tenant};
+use super::tenants::{Room, Tenant, Whose};
 use crate::fact::{BootNs, NetnsRef};
 use crate::map::{AddressId, Kinds, Netns, NetnsId, NodeMap};
 
@@ -240,16 +240,9 @@ impl NodeMap {
 
     /// A tenant, for people.
     pub(in crate::map) fn said_of_tenant(&self, tenant: Tenant) -> String {
-        match tenant {
-            Tenant::User(Some(0)) => "user namespaces of root".to_owned(),
-            Tenant::User(Some(uid)) => format!("uid {uid}"),
-            Tenant::User(None) => "users not known yet".to_owned(),
-            Tenant::Root => "root".to_owned(),
-            Tenant::Pod(id) => {
-                let inode = self.kernel.netns.get(&id).and_then(|entry| entry.names.inode);
-                inode.map_or_else(|| "a pod".to_owned(), |inode| format!("net:[{inode}]"))
-            }
-        }
+        let Tenant::Pod(id) = tenant else { return Whose::from(tenant).to_string() };
+        let inode = self.kernel.netns.get(&id).and_then(|entry| entry.names.inode);
+        inode.map_or_else(|| "a pod".to_owned(), |inode| format!("net:[{inode}]"))
     }
 
     /// What is not kept, by tenant, for people; those that lack most come first.

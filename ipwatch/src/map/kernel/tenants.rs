@@ -9,6 +9,7 @@
 //! pods. The host's netns is not part of this and has a limit of its own.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::contract::Subject;
 use crate::fact::NetnsRef;
@@ -34,6 +35,39 @@ impl Tenant {
             Self::Pod(_) => 0,
             Self::Root => 1,
             Self::User(_) => 2,
+        }
+    }
+}
+
+/// Whose a netns is, without which one: what its history counts to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Whose {
+    /// A runtime reports it as a sandbox's.
+    Pod,
+    /// It belongs to the initial user namespace.
+    Root,
+    /// It belongs to a user namespace of this user; 0 and `None`: see [`Tenant::User`].
+    User(Option<u32>),
+}
+
+impl From<Tenant> for Whose {
+    fn from(tenant: Tenant) -> Self {
+        match tenant {
+            Tenant::Pod(_) => Self::Pod,
+            Tenant::Root => Self::Root,
+            Tenant::User(user) => Self::User(user),
+        }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod => f.write_str("pods"),
+            Self::Root => f.write_str("root"),
+            Self::User(Some(0)) => f.write_str("user namespaces of root"),
+            Self::User(Some(uid)) => write!(f, "uid {uid}"),
+            Self::User(None) => f.write_str("users not known yet"),
         }
     }
 }

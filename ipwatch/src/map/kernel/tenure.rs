@@ -11,6 +11,7 @@ use crate::clock::WallMs;
 use crate::contract::{self, Container, Pod};
 use crate::fact::{Attachment, BootNs, NetnsRef};
 
+use super::Whose;
 use crate::map::{AddressEntry, AddressId, Identity, Netns, NetnsId, NodeMap};
 
 /// Maximum number of events kept until the daemon takes them. A replay that never takes them must not grow without
@@ -79,6 +80,7 @@ pub enum TenureEvent {
         at: BootNs,
         /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
         ended_by: &'static str,
+        whose: Whose,
     },
 }
 
@@ -233,7 +235,7 @@ impl NodeMap {
         if told && entry.on_device(key.ifindex, key.local).any(|(_, other)| shares(other)) {
             return;
         }
-        let name = tenure_name(entry, key, prefix_len);
+        let (name, whose) = (tenure_name(entry, key, prefix_len), entry.tenant().into());
         if !told
             && let Some(entry) = self.kernel.netns.get(&id)
             && let Some(known) = entry.addresses.get(key)
@@ -241,7 +243,7 @@ impl NodeMap {
             let begun = self.begun(entry, key, known);
             self.kernel.tenures.push(TenureEvent::Held { key: name, begun });
         }
-        self.kernel.tenures.push(TenureEvent::Released { key: name, at, ended_by });
+        self.kernel.tenures.push(TenureEvent::Released { key: name, at, ended_by, whose });
     }
 
     pub(in crate::map) fn end_all_tenures(
@@ -290,8 +292,9 @@ impl NodeMap {
                     self.kernel.tenures.push(TenureEvent::Moved { from, to, netns });
                 }
                 None => {
-                    let ended_by = "address-deleted";
-                    self.kernel.tenures.push(TenureEvent::Released { key: from, at, ended_by });
+                    let (ended_by, whose) = ("address-deleted", entry.tenant().into());
+                    let event = TenureEvent::Released { key: from, at, ended_by, whose };
+                    self.kernel.tenures.push(event);
                 }
             }
         }

@@ -49,6 +49,27 @@ fn an_ipv6_address_whose_peer_changes_is_one() {
     }
 }
 
+/// The history divides what it keeps by it.
+#[test]
+fn whose_a_tenure_was_is_told_at_its_end() {
+    let mut feed = Feed::new(ALL);
+    let netns = dumped(&mut feed);
+    let address = on_eth0("10.0.0.1", 24, None);
+    let ends = |feed: &mut Feed| {
+        feed.tell(Observation::Address { netns, address: address.clone() });
+        feed.tell(Observation::AddressGone { netns, key: address.key });
+        feed.map.take_tenures().into_iter().find_map(|event| match event {
+            TenureEvent::Released { whose, .. } => Some(whose),
+            _ => None,
+        })
+    };
+    assert_eq!(ends(&mut feed), Some(Whose::User(None)));
+    feed.tell(Observation::NetnsUser { netns, uid: 1_000, nested: false });
+    assert_eq!(ends(&mut feed), Some(Whose::User(Some(1_000))));
+    feed.tell(Observation::NetnsUser { netns, uid: 0, nested: false });
+    assert_eq!(ends(&mut feed), Some(Whose::Root));
+}
+
 /// A device has an IPv6 address once (`ipv6_chk_same_addr`), and its prefix is never changed in place: another prefix
 /// means another tenure, and that the end of the first was missed.
 #[test]
