@@ -24,7 +24,7 @@ support::tests! {
     a_state_directory_that_hangs_is_waited_for needs [Fuse],
     killed_again_and_again_it_keeps_what_it_had needs [Fuse],
     what_others_have_left_of_inotify_is_named needs [OwnMachine] @ Alone Kernel Stock,
-    the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine] @ Alone Kernel Stock,
+    the_wall_clock_is_set_a_day_forth_and_back needs [OwnMachine, Fuse] @ Alone Kernel Stock,
 }
 
 fn config() -> Config {
@@ -289,24 +289,34 @@ impl Hoard {
     }
 }
 
-/// Only dates follow the clock; order and durations are the boot clock's.
+/// Only dates follow the clock; order and durations are the boot clock's. A restart in between changes nothing.
 fn the_wall_clock_is_set_a_day_forth_and_back(lab: &Lab) {
     const DAY: i64 = 86_400;
+    let stuck = Stuck::new(lab);
     let netns = with_address(lab, "n", 7);
-    let daemon = Daemon::start(lab, &config());
+    let mut daemon = Daemon::start(lab, &config());
     daemon.await_ip(lab.ip(7), netns.inode);
-    let taken = || -> Timestamp {
-        let document = daemon.document(&["doctor"]).unwrap();
-        document["taken_at"].as_str().unwrap().parse().unwrap()
+    let what = |finding: &Value| {
+        ["id", "since", "firing_at", "status"].map(|field| finding[field].clone())
     };
+    let before = what(&await_finding(&daemon, &stuck.netns));
     for days in [1, -2, 1] {
         let mut now = clock_gettime(ClockId::Realtime);
         now.tv_sec += days * DAY;
         clock_settime(ClockId::Realtime, now).unwrap();
         until("dates follow the clock", 10, || {
-            taken().duration_since(Timestamp::now()).abs().as_secs() < DAY / 2
+            let document = daemon.document(&["doctor"]).unwrap();
+            let taken: Timestamp = document["taken_at"].as_str().unwrap().parse().unwrap();
+            taken.duration_since(Timestamp::now()).abs().as_secs() < DAY / 2
         });
+        assert_eq!(what(&await_finding(&daemon, &stuck.netns)), before, "after {days} days");
+        daemon.crash();
+        daemon = Daemon::start(lab, &config());
+        assert_eq!(what(&await_finding(&daemon, &stuck.netns)), before, "and a restart");
     }
+    let all = daemon.list("findings", &["query", "findings", "--all"]);
+    let of = |finding: &&Value| finding["subject"]["netns"]["inode"] == stuck.netns.inode;
+    assert_eq!(all.iter().filter(of).count(), 1, "not doubled, and not resolved: {all:#?}");
     let history = daemon.list("history", &["query", "history", &lab.ip(7).to_string()]);
     assert_eq!(history.len(), 1, "one tenure over all of it: {history:#?}");
     assert!(history[0]["to"].is_null(), "and it lasts: {history:#?}");
