@@ -1,6 +1,6 @@
 //! When the canary runs (`crate::canary`), and what follows from it: the programs of an event that is attached but was
 //! not seen are attached again. If that does not help, the event counts as not seen, here and in the map, and what can be
-//! read instead is polled.
+//! read instead is polled. It also runs when a sweep of the tasks shows what no event reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,10 @@ pub(super) enum When {
 
 /// The handle to request a run.
 #[derive(Debug, Clone)]
-pub(super) struct Keeper(mpsc::Sender<oneshot::Sender<()>>);
+pub(super) struct Keeper {
+    asks: mpsc::Sender<oneshot::Sender<()>>,
+    when: When,
+}
 
 impl Keeper {
     /// Starts the task that runs the canary. `sweeps`: the configuration allows all tasks to be read regularly.
@@ -92,14 +95,21 @@ impl Keeper {
             again,
         };
         tokio::spawn(keeping.keep(first, asked));
-        Self(sender)
+        Self { asks: sender, when }
+    }
+
+    /// Something was not reported: requests a run, if the canary may run by itself.
+    pub(super) fn doubt(&self) {
+        if self.when == When::Daily {
+            drop(self.ask());
+        }
     }
 
     /// Requests a run. The receiver completes when the run has ended, or cannot start.
     pub(super) fn ask(&self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
         // If too many ask, the sender is dropped with the message and the receiver completes at once.
-        let _ = self.0.try_send(done);
+        let _ = self.asks.try_send(done);
         receiver
     }
 }

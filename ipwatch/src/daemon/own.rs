@@ -15,6 +15,9 @@ use crate::sources::probes::Missed;
 /// Interval at which events that the kernel did not offer to a program are counted: nothing reports them.
 const COUNT_EVERY: Duration = Duration::from_secs(10);
 
+/// Minimum time between two runs of the canary that missed events ask for: a few are missed on a healthy node as well.
+const DOUBT_EVERY: u64 = 600_000_000_000;
+
 /// Details of a source of which all (`BLIND`) or some (`PARTLY`) reads hang.
 const BLIND: &str = "reads of it do not come back";
 const PARTLY: &str = "some of it does not answer";
@@ -27,6 +30,27 @@ pub(super) struct Own {
     lessened: Vec<Lessened>,
     /// The last count of missed events, and its time.
     counted: (BootNs, Missed),
+    doubts: Doubts,
+}
+
+/// When events that a sweep of the tasks shows to be missing ask for a run of the canary.
+#[derive(Debug, Default)]
+struct Doubts {
+    /// Number of them so far.
+    missed: u64,
+    asked: Option<BootNs>,
+}
+
+impl Doubts {
+    /// Whether to ask now that so many are missing in all.
+    fn arise(&mut self, missed: u64, now: BootNs) -> bool {
+        let due = self.asked.is_none_or(|asked| now.since(asked) >= DOUBT_EVERY);
+        if missed == self.missed || !due {
+            return false;
+        }
+        (self.missed, self.asked) = (missed, Some(now));
+        true
+    }
 }
 
 /// A source of which something hangs or has ended.
@@ -41,7 +65,12 @@ struct Lessened {
 
 impl Own {
     pub(super) fn new(now: BootNs) -> Self {
-        Self { refused: Vec::new(), lessened: Vec::new(), counted: (now, Missed::default()) }
+        Self {
+            refused: Vec::new(),
+            lessened: Vec::new(),
+            counted: (now, Missed::default()),
+            doubts: Doubts::default(),
+        }
     }
 
     /// Passes the requests of a step on. A request that finds no room in its queue becomes a fact of the next step.
@@ -68,7 +97,7 @@ impl Own {
         let mut facts = std::mem::take(&mut self.refused);
         let changed = self.lessen(&dispatch.troubles(now), map);
         facts.extend(changed.into_iter().map(|source| fact(now, Observation::Source(source))));
-        facts.extend(self.count(eyes, now));
+        facts.extend(self.count(eyes, map, now));
         facts
     }
 
@@ -82,9 +111,14 @@ impl Own {
         self.counted.1.events
     }
 
-    fn count(&mut self, eyes: &Eyes, now: BootNs) -> Option<Fact> {
+    fn count(&mut self, eyes: &Eyes, map: &NodeMap, now: BootNs) -> Option<Fact> {
         if now < self.due() {
             return None;
+        }
+        if self.doubts.arise(map.missed_events().values().sum(), now)
+            && let Ok(canary) = eyes.canary()
+        {
+            canary.doubt();
         }
         let (known, missed) = (self.counted.1, eyes.missed());
         self.counted = (now, missed);
@@ -172,6 +206,18 @@ mod tests {
     fn trouble(ended: Option<&str>, is_blind: bool) -> Trouble {
         let (text, ended) = ("for people".to_owned(), ended.map(ToOwned::to_owned));
         Trouble { source: SourceName::Procfs.as_str(), text, ended, is_blind }
+    }
+
+    #[test]
+    fn missed_events_raise_a_doubt_at_once_and_then_now_and_then() {
+        let mut doubts = Doubts::default();
+        let at = |n: u64| BootNs(n * DOUBT_EVERY / 10);
+        assert!(!doubts.arise(0, at(1)));
+        assert!(doubts.arise(1, at(2)));
+        assert!(!doubts.arise(1, at(20)), "none since");
+        assert!(doubts.arise(2, at(21)));
+        let asked = (22..=121).filter(|n| doubts.arise(*n, at(*n))).count();
+        assert_eq!(asked, 10, "however many are missed");
     }
 
     #[test]
