@@ -267,6 +267,11 @@ impl NodeMap {
         kinds.places().any(|place| self.changes.anywhere[place] > since)
     }
 
+    /// Whether any of these kinds changed at this tick or later.
+    pub(super) fn changed_from(&self, kinds: Kinds, from: Tick) -> bool {
+        kinds.places().any(|place| self.changes.anywhere[place] >= from)
+    }
+
     /// Whether any of these kinds changed after `since`, other than within one pod's netns.
     #[must_use]
     pub fn changed_beyond(&self, kinds: Kinds, since: Tick) -> bool {

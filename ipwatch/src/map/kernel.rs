@@ -76,6 +76,8 @@ pub(super) struct Kernel {
     fittings: fittings::Fittings,
     crowd: crowd::Crowd,
     census: census::Census,
+    /// See `apart`.
+    connected: apart::Cache,
     netlink_reconcile: netlink_reconcile::Unconfirmed,
     unresolved_peers: unresolved_peers::UnresolvedPeers,
     news: news::News,

@@ -563,6 +563,20 @@ fn without_a_witness_it_is_information_and_raises_nothing() {
     assert_eq!(case.twice()[0].severity, Severity::Critical, "a runtime");
 }
 
+/// A user can join two netns of his own by a pair, and give both an IP that some store reserves.
+#[test]
+fn a_reservation_is_no_witness_for_a_users_netns_that_merely_has_its_ip() {
+    let mut case = Case::on_one_bridge().both().witnessed(9);
+    for n in [1, 2] {
+        case.at(2_000, Observation::NetnsUser { netns: netns(n), uid: 1_000, nested: false });
+    }
+    case.wants(2_001);
+    assert_eq!(case.twice()[0].severity, Severity::Info);
+    case.at(2_002, Observation::NetnsUser { netns: netns(2), uid: 0, nested: false });
+    case.wants(2_003);
+    assert_eq!(case.twice()[0].severity, Severity::Critical, "one of them is root's");
+}
+
 #[test]
 fn a_reservation_for_another_netns_is_no_witness() {
     let mut case = Case::on_one_bridge().both().witnessed(9);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::ipam::*;
 use super::sandboxes::{ID, mount_of, not_ready, other, sandbox};
 use super::*;
-use crate::fact::{CniCall, CniCommand, Configured, Life, Range, RangePart, Reservation};
+use crate::fact::{CniCall, CniCommand, Configured, Holder, Life, Range, RangePart, Reservation};
 use crate::finding::Severity;
 
 #[test]
@@ -54,6 +54,27 @@ pub(super) fn a_reservation_that_no_runtime_knows_is_given_time() {
     assert!(text(&found).contains("DEL was never run"), "{}", text(&found));
     case.call(302_000, 700, CniCommand::Del, NEW);
     assert_eq!(case.codes_at(302_001), [], "it is being given back");
+}
+
+/// Anybody can make a netns in a user namespace and give it every IP of the node's ranges.
+#[test]
+fn what_a_user_has_in_a_netns_of_his_own_hides_no_leak() {
+    let users = NetnsRef { cookie: Some(77), inode: Some(4_077), nsid: None };
+    let key = AddressKey { ifindex: 2, local: ip(5), prefix_len: 24, peer: None };
+    let address = || Address { key, scope: None, flags: None };
+    let mut case = Case::reserved();
+    case.list(1_000, not_ready());
+    case.gone(1_500);
+    case.at(1_600, Observation::Address { netns: users, address: address() });
+    case.list(2_000, other());
+    case.list(32_100, other());
+    assert_eq!(case.codes_at(32_200), [], "it may be the container's");
+    case.at(32_300, Observation::NetnsUser { netns: users, uid: 1_000, nested: false });
+    assert_eq!(case.codes_at(63_000), [Code::IpamReservationLeaked]);
+    // But what root has there.
+    let roots = NetnsRef { cookie: Some(78), inode: Some(4_078), nsid: None };
+    case.at(120_001, Observation::Address { netns: roots, address: address() });
+    assert_eq!(case.codes_at(120_002), []);
 }
 
 #[test]
@@ -127,6 +148,15 @@ pub(super) fn what_was_written_before_the_boot_is_a_leak_soon_after_it() {
 #[test]
 fn an_add_without_a_del_is_a_leak_when_its_netns_has_gone() {
     let mut case = alone();
+    // Anybody can mount a netns at that path in a mount namespace of his own.
+    let users = NetnsRef { cookie: Some(77), inode: Some(4_077), nsid: None };
+    let Holder::Mount { mount_ns, path, pid, comm, cgroup, .. } =
+        mount_of("/run/netns/cni-9", 2, 7)
+    else {
+        panic!("a mount")
+    };
+    let holder = Holder::Mount { mount_ns, path, pid, comm, cgroup, foreign: true };
+    case.at(3, Observation::Holder { netns: users, holder });
     case.at(3, Observation::Holder { netns: POD, holder: mount_of("/run/netns/cni-9", 1, 1) });
     let call = CniCall {
         task: call_key(500),

@@ -24,14 +24,20 @@ impl NodeMap {
         netns.host || self.is_a_containers(netns)
     }
 
-    /// Whether a netns has a witness, or a store reserves this IP for what may be that netns.
+    /// Whether a netns has a witness, or a store reserves this IP for what may be that netns. Whoever makes a netns in a user
+    /// namespace can give it any reserved IP: a reservation vouches for it only if more than the IP says that it is its.
     #[must_use]
     pub fn has_witness_of(&self, netns: &Netns, ip: IpAddr) -> bool {
         self.has_witness(netns)
             || self.reservations_of(ip).any(|entry| {
                 let elsewhere = |id: &str| self.has_other_netns(id, netns.id, Certainty::ByCgroup);
+                let vouches = match self.belongs(netns, entry) {
+                    Match::Same => !(netns.is_of_a_user_namespace() && self.is_guess(netns, entry)),
+                    Match::Unknown => !netns.is_of_a_user_namespace(),
+                    Match::Other => false,
+                };
                 self.store_counts(&entry.store)
-                    && self.belongs(netns, entry) != Match::Other
+                    && vouches
                     && !entry.container_id.as_deref().is_some_and(elsewhere)
             })
     }

@@ -263,7 +263,13 @@ impl NodeMap {
         if entry.is_parked() {
             return all.all(|netns| netns.host);
         }
-        all.all(|netns| netns.host || self.belongs(netns, entry) == Match::Other)
+        all.all(|netns| match self.belongs(netns, entry) {
+            _ if netns.host => true,
+            Match::Other => true,
+            Match::Same => netns.is_of_a_user_namespace() && self.is_guess(netns, entry),
+            // Whoever makes a netns in a user namespace can give it the IPs of all reservations.
+            Match::Unknown => netns.is_of_a_user_namespace(),
+        })
     }
 
     /// Reviews reservations. Returns when to call this again.
@@ -419,7 +425,7 @@ impl NodeMap {
         let all = || {
             let holders = self.all_netns().flat_map(crate::map::Netns::holders);
             let path = |holder: &'a Holder| match holder {
-                Holder::Mount { path, .. } => Some(strip_var(path)),
+                Holder::Mount { path, foreign: false, .. } => Some(strip_var(path)),
                 _ => None,
             };
             holders.filter_map(path).collect()

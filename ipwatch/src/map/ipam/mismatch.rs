@@ -137,7 +137,7 @@ impl NodeMap {
 
     /// Whether a netns is taken for a container's by nothing but its IP, which whoever is root in a netns can give it, or
     /// the name of a cgroup that a user made.
-    pub(super) fn is_guess(&self, netns: &Netns, entry: &ReservationEntry) -> bool {
+    pub(in crate::map) fn is_guess(&self, netns: &Netns, entry: &ReservationEntry) -> bool {
         let has =
             |is_users: bool| {
                 netns.cgroups().take(ASKED).filter_map(|(_, cgroup)| cgroup).any(|path| {

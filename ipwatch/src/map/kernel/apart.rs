@@ -1,12 +1,18 @@
 //! Netns in user namespaces that no device connects with any other netns of the node. Whatever a user gives such a netns,
 //! no IP of a pod is in use there: that not all of it is known makes nothing else unknown.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::Netns;
-use crate::map::{NetnsId, NodeMap, Table};
+use crate::map::{Kinds, NetnsId, NodeMap, Table, Tick};
+
+/// What is connected, as of a tick: it is asked for more often than it changes.
+pub(super) type Cache = RefCell<Option<(Tick, Rc<Connected>)>>;
 
 /// What is connected with the node.
+#[derive(Debug)]
 pub(super) struct Connected {
     /// Every netns that is, those that are not users' included.
     pub(super) all: BTreeSet<NetnsId>,
@@ -18,14 +24,37 @@ impl NodeMap {
     /// Netns with addresses that are not known, in which an IP of the node may be.
     pub fn short_within_reach(&self) -> impl Iterator<Item = &Netns> {
         let has_users = self.short().any(Netns::is_of_a_user_namespace);
-        let connected = if has_users { self.connected().all } else { BTreeSet::new() };
-        self.short()
-            .filter(move |entry| !entry.is_of_a_user_namespace() || connected.contains(&entry.id))
+        let connected = has_users.then(|| self.connected());
+        self.short().filter(move |entry| {
+            !entry.is_of_a_user_namespace()
+                || connected.as_ref().is_some_and(|connected| connected.all.contains(&entry.id))
+        })
     }
 
-    /// The netns that are connected with the node, directly or by each other: all that are not users', and some that are. One
-    /// walk over the devices of all, because a user can join any number of netns.
-    pub(super) fn connected(&self) -> Connected {
+    /// Whether it is known that nothing connects a user's netns with the node: what was lost since it was read, or is not
+    /// kept of it, may connect it.
+    pub(in crate::map) fn is_users_apart(&self, entry: &Netns) -> bool {
+        entry.is_of_a_user_namespace()
+            && entry.opened.is_some_and(|opened| opened > self.lost_last)
+            && !entry.lacks_ways_out()
+            && !self.connected().all.contains(&entry.id)
+    }
+
+    /// The netns that are connected with the node, directly or by each other: all that are not users', and some that are.
+    pub(super) fn connected(&self) -> Rc<Connected> {
+        let mut cache = self.kernel.connected.borrow_mut();
+        if let Some((at, known)) = &*cache
+            && !self.changed_from(Kinds::LINKS | Kinds::NETNS, *at)
+        {
+            return Rc::clone(known);
+        }
+        let known = Rc::new(self.walk_connected());
+        *cache = Some((self.tick(), Rc::clone(&known)));
+        known
+    }
+
+    /// One walk over the devices of all, because a user can join any number of netns.
+    fn walk_connected(&self) -> Connected {
         let (mut connected, mut left) = (BTreeSet::new(), Vec::new());
         let mut joined: Table<NetnsId, Vec<NetnsId>> = Table::default();
         // Netns of users with an end of a pair of which the other end is not known, and with other such devices.

@@ -20,7 +20,6 @@
 
 mod turns;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -63,7 +62,6 @@ pub(in crate::map) struct Census {
     /// Netns that cannot give their places, and since when.
     passed_over: (BootNs, BTreeSet<NetnsId>),
     /// Whether kept netns of users lead from the node to what is left out, as of a tick: many ask, and it takes a walk.
-    leads_out: Cell<Option<(Tick, bool)>>,
     /// The first processes of living sandboxes in order, as of a tick: tasks in what is left out are many.
     first_pids: Option<(Tick, Vec<u32>)>,
 }
@@ -82,7 +80,6 @@ impl Default for Census {
             led: Default::default(),
             waits: false,
             passed_over: Default::default(),
-            leads_out: Cell::default(),
             first_pids: None,
         }
     }
@@ -407,20 +404,11 @@ impl NodeMap {
 
     /// Whether an IP of the node may be in a netns that is not kept, or that was not kept and has not been read since.
     pub(in crate::map) fn is_left_out_within_reach(&self) -> bool {
-        let Census { left_out, reading, leads_out, .. } = &self.kernel.census;
+        let Census { left_out, reading, .. } = &self.kernel.census;
         if left_out.is_unclear() || !reading.is_empty() {
             return true;
         }
-        if left_out.is_empty() {
-            return false;
-        }
-        let now = self.tick();
-        if let Some((_, known)) = leads_out.get().filter(|(at, _)| *at == now) {
-            return known;
-        }
-        let leads = self.connected().leads_out;
-        leads_out.set(Some((now, leads)));
-        leads
+        !left_out.is_empty() && self.connected().leads_out
     }
 
     /// Why that is so, for people; `None` if it is not.

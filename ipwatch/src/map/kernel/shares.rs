@@ -223,6 +223,8 @@ impl NodeMap {
         };
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         if entry.user.replace(user) != Some(user) {
+            // Whether a reservation may be its own depends on it.
+            entry.addresses.keys().for_each(|key| self.ipam.touch(key.local));
             self.conflict.rewired();
             self.tenant_changed(id);
         }

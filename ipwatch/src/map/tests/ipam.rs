@@ -82,6 +82,37 @@ fn what_is_up_without_a_reservation_cannot_be_handed_out() {
     assert_eq!(view(&feed), (4, None, None));
 }
 
+/// A user can give a netns of his own every IP of a range.
+#[test]
+fn what_a_user_has_where_nothing_leads_takes_no_ip_from_anybody() {
+    let mut feed = Feed::new(ALL);
+    feed.tell(Observation::Range(range(vec![vec![part(1, 6, &[1])]])));
+    let name = SourceName::Netlink.as_str().to_owned();
+    let (status, detail) = (SourceStatus::Active, String::new());
+    feed.tell(Observation::Source(Source { name, status, detail }));
+    let netns = full(7, 70, 3);
+    let held = |feed: &Feed| {
+        let one = feed.map.ranges_view(feed.at, &Thresholds::default()).remove(0);
+        let rejected = feed.map.verdict(ip(3), None).reasons;
+        let is_named = rejected.iter().any(|reason| reason.contains("70"));
+        (one.held, one.available, is_named)
+    };
+    feed.tell(Observation::Address { netns, address: address(3) });
+    assert_eq!(held(&feed), (Some(1), Some(4), true), "nobody knows whose it is");
+    feed.tell(Observation::NetnsUser { netns, uid: 1_000, nested: false });
+    assert_eq!(held(&feed), (Some(1), Some(4), true), "it has not been read");
+    let scope = Scope::Addresses { netns };
+    let began = feed.tell(Observation::Began(scope.clone()));
+    feed.tell_at(began, Origin::Netlink, Observation::Address { netns, address: address(3) });
+    feed.tell_at(began, Origin::Netlink, Observation::Ended { scope, began, complete: true });
+    assert_eq!(held(&feed), (Some(0), Some(5), false));
+    // Root connects it with the node.
+    let (kind, peer_nsid) = (Some("veth".to_owned()), netns.nsid);
+    let link = Link { ifindex: 5, peer: Some(6), kind, peer_nsid, ..Link::default() };
+    feed.tell(Observation::Link { netns: HOST, link });
+    assert_eq!(held(&feed), (Some(1), Some(4), true));
+}
+
 #[test]
 fn a_torn_file_takes_its_ip_all_the_same() {
     let mut feed = Feed::new(ALL);

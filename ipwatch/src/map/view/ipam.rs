@@ -72,7 +72,7 @@ impl NodeMap {
     }
 
     /// Number of IPs of a range that some netns has without a reservation in its store, and number of pods that can be
-    /// started without these IPs.
+    /// started without these IPs. A user's netns that nothing connects with the node takes no IP from anybody.
     pub(in crate::map) fn held_in(&self, entry: &RangeEntry) -> (u64, u64) {
         let is_taken = |ip: IpAddr| {
             let torn = |one: &UnreadableEntry| one.file.takes == Some(ip);
@@ -82,7 +82,9 @@ impl NodeMap {
         let available = entry.sets().map(|(parts, free)| {
             let up = parts.iter().filter(|part| part.first <= part.last).flat_map(|part| {
                 let within = self.kernel.within(part.first, part.last);
-                within.map(|(ip, _)| ip).filter(move |ip| part.contains(*ip))
+                let counts = |id| !self.netns(id).is_some_and(|netns| self.is_users_apart(netns));
+                let within = within.filter(move |(ip, id)| part.contains(*ip) && counts(*id));
+                within.map(|(ip, _)| ip)
             });
             let held: BTreeSet<IpAddr> = up.filter(|ip| !is_taken(*ip)).collect();
             let available = free.saturating_sub(held.len() as u64);

@@ -22,7 +22,9 @@ impl NodeMap {
         let mut reasons = Vec::new();
         reasons.extend(self.no_hosts_address(ip, !pools.is_empty()));
         let own = |id: Option<&str>| is_own(container, id);
-        for netns in self.with_ip(ip).filter_map(|id| self.netns(id)).take(LISTED) {
+        let all = self.with_ip(ip).filter_map(|id| self.netns(id));
+        // A user's netns that nothing connects with the node is in nobody's way.
+        for netns in all.filter(|netns| !self.is_users_apart(netns)).take(LISTED) {
             let sandbox = netns.owner().map(|owner| &*owner.sandbox);
             if !own(sandbox) {
                 reasons.push(self.holding(netns, ip));

@@ -98,7 +98,7 @@ impl NodeMap {
             census.passed_over.0 = now;
             asked_again.into_iter().for_each(|id| self.recensus(id));
         }
-        let connected = self.connected().all;
+        let connected = self.connected();
         let (mut taken_in, mut passed_over) = (0, 0);
         while taken_in < AT_A_TIME && passed_over < PASSED_OVER {
             let census = &mut self.kernel.census;
@@ -106,7 +106,7 @@ impl NodeMap {
             if census.room.yields(giver.id) == Yields::Last {
                 break;
             }
-            if !self.is_apart(giver.id, &connected) {
+            if !self.is_apart(giver.id, &connected.all) {
                 self.kernel.census.passed_over.1.insert(giver.id);
                 self.recensus(giver.id);
                 passed_over += 1;
@@ -121,7 +121,7 @@ impl NodeMap {
             taken_in += 1;
         }
         if taken_in == 0 {
-            taken_in = self.exchange_unread(&connected, now);
+            taken_in = self.exchange_unread(&connected.all, now);
         }
         taken_in
     }
