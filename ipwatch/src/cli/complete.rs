@@ -165,12 +165,19 @@ fn is_word(text: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::cli::hostile;
     use crate::cli::show::sample;
     use crate::contract::Document;
 
-    /// Each list that a shell is given when the daemon answers with these documents: a word and what is said of it, a line.
+    /// Each list that a shell is given when strangers have this word for everything: a word and what is said of it, a
+    /// line.
+    pub(in crate::cli) fn lists(word: &str) -> Vec<(String, String)> {
+        lists_of(|name| hostile::document(name, word))
+    }
+
+    /// The same when the daemon answers with these documents.
     fn lists_of(answer: impl Fn(&str) -> Document) -> Vec<(String, String)> {
         let all = [
             (What::Ips, "query-ip.json"),
