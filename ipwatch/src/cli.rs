@@ -211,7 +211,12 @@ fn wait_for<F: Future>(conversation: F) -> Result<F::Output, Failure> {
 fn complain(text: &str) {
     use std::io::Write as _;
     // A closed stderr is ignored: there is nowhere to report it.
-    let _ = writeln!(io::stderr(), "ipwatch: {}", escape(text));
+    let _ = io::stderr().write_all(complaint(text).as_bytes());
+}
+
+/// The line of a message for people.
+fn complaint(text: &str) -> String {
+    format!("ipwatch: {}\n", escape(text))
 }
 
 #[cfg(test)]

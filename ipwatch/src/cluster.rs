@@ -15,7 +15,7 @@ mod fixtures;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzz;
 #[cfg(test)]
-mod hostile;
+pub(crate) mod hostile;
 mod objects;
 mod read;
 mod remedy;

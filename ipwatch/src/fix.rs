@@ -16,7 +16,7 @@ pub(crate) mod api_server;
 mod calico;
 mod cluster_store;
 mod host_local;
-mod log;
+pub(crate) mod log;
 mod node;
 pub(crate) mod plan;
 pub(crate) mod record;

@@ -69,6 +69,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// What a connection is given.
+    fn patience(&self) -> Patience {
+        Patience { head: self.head_timeout, stall: self.stall_timeout }
+    }
+}
+
 /// A bound socket, ready to serve.
 #[derive(Debug)]
 pub struct Server {
@@ -151,7 +158,7 @@ async fn serve(
     asker: Result<u32, Problem>,
     options: &Options,
 ) {
-    let patience = Patience { head: options.head_timeout, stall: options.stall_timeout };
+    let patience = options.patience();
     let visit = asker.map(Visit::of).map(Arc::new);
     let served = http::serve(stream, patience, |request| {
         let (answerer, visit) = (answerer.clone(), visit.clone());

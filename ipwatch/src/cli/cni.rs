@@ -103,7 +103,7 @@ pub(super) fn cni(global: &Global, out: &Out, command: CniCommand) -> Result<Out
     done.map_err(Failure::Other)
 }
 
-fn say(text: &mut String, line: &str) {
+pub(super) fn say(text: &mut String, line: &str) {
     // Writing to a String never fails.
     let _ = writeln!(text, "{}", escape(line));
 }

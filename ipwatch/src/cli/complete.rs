@@ -27,6 +27,8 @@ const NAME: &str = env!("CARGO_PKG_NAME");
 const PATIENCE: Duration = Duration::from_millis(500);
 /// No shell shows more.
 const MOST: usize = 4096;
+/// Longest word that is offered, in bytes: a namespace and a pod with the longest names have 317.
+const LONGEST: usize = 512;
 
 /// Answers a shell that asks for completions; `false`: none does.
 ///
@@ -52,42 +54,27 @@ pub(super) fn script(shell: Shell) -> io::Result<Vec<u8>> {
 
 /// IPs that are up, and whose.
 pub(super) fn ips() -> Vec<CompletionCandidate> {
-    let named = |address: Address| {
-        let pod = address.pod.as_ref().and_then(pod_name).unwrap_or_default();
-        Some((address.ip?.to_string(), pod))
-    };
-    candidates(addresses(Selector::Ip(None)).into_iter().filter_map(named))
+    offered(What::Ips, ask(&Ask::Addresses(Selector::Ip(None))))
 }
 
 /// Pods, with their namespaces.
 pub(super) fn pods() -> Vec<CompletionCandidate> {
-    let pods = addresses(Selector::Pod(None)).into_iter().filter_map(|address| address.pod);
-    candidates(pods.filter_map(|pod| Some((pod_name(&pod)?, String::new()))))
+    offered(What::Pods, ask(&Ask::Addresses(Selector::Pod(None))))
 }
 
 /// Names of netns' mounts.
 pub(super) fn netns() -> Vec<CompletionCandidate> {
-    let named = |address: Address| {
-        let name = address.netns.path.as_deref()?.rsplit('/').next()?.to_owned();
-        Some((name, address.pod.as_ref().and_then(pod_name).unwrap_or_default()))
-    };
-    candidates(addresses(Selector::Netns(None)).into_iter().filter_map(named))
+    offered(What::Netns, ask(&Ask::Addresses(Selector::Netns(None))))
 }
 
 /// Networks that IPAM hands out IPs of.
 pub(super) fn networks() -> Vec<CompletionCandidate> {
-    let Some(Body::Ranges(all)) = ask(&Ask::Ipam { ip: None, network: None }) else {
-        return Vec::new();
-    };
-    candidates(all.into_iter().map(|range| (range.network, range.store)))
+    offered(What::Networks, ask(&Ask::Ipam { ip: None, network: None }))
 }
 
 /// Ids of open findings.
 pub(super) fn findings() -> Vec<CompletionCandidate> {
-    let Some(Body::Findings(all)) = ask(&Ask::Findings { all: false, what: None }) else {
-        return Vec::new();
-    };
-    candidates(all.into_iter().map(|finding| (finding.id, finding.code.to_string())))
+    offered(What::Findings, ask(&Ask::Findings { all: false, what: None }))
 }
 
 /// The same, and every code.
@@ -96,15 +83,44 @@ pub(super) fn findings_and_codes() -> Vec<CompletionCandidate> {
     findings().into_iter().chain(candidates(codes)).collect()
 }
 
-fn pod_name(pod: &Pod) -> Option<String> {
-    Some(format!("{}/{}", pod.namespace.as_deref()?, pod.name.as_deref()?))
+/// What is being typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Ips,
+    Pods,
+    Netns,
+    Networks,
+    Findings,
 }
 
-fn addresses(of: Selector) -> Vec<Address> {
-    match ask(&Ask::Addresses(of)) {
-        Some(Body::Addresses(all)) => all,
+/// The words that an answer of the daemon has for it.
+fn offered(what: What, answer: Option<Body>) -> Vec<CompletionCandidate> {
+    let pod = |address: &Address| address.pod.as_ref().and_then(pod_name);
+    let of_address = |address: Address| {
+        let pod = pod(&address);
+        Some(match what {
+            What::Ips => (address.ip?.to_string(), pod.unwrap_or_default()),
+            What::Pods => (pod?, String::new()),
+            _ => {
+                let name = address.netns.path.as_deref()?.rsplit('/').next()?.to_owned();
+                (name, pod.unwrap_or_default())
+            }
+        })
+    };
+    match answer {
+        Some(Body::Addresses(all)) => candidates(all.into_iter().filter_map(of_address)),
+        Some(Body::Ranges(all)) => {
+            candidates(all.into_iter().map(|range| (range.network, range.store)))
+        }
+        Some(Body::Findings(all)) => {
+            candidates(all.into_iter().map(|finding| (finding.id, finding.code.to_string())))
+        }
         _ => Vec::new(),
     }
+}
+
+fn pod_name(pod: &Pod) -> Option<String> {
+    Some(format!("{}/{}", pod.namespace.as_deref()?, pod.name.as_deref()?))
 }
 
 /// What the daemon answers at once.
@@ -144,12 +160,57 @@ fn candidates(all: impl Iterator<Item = (String, String)>) -> Vec<CompletionCand
 
 fn is_word(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
-    !text.is_empty() && !text.starts_with('-') && text.bytes().all(fits)
+    let is_long = text.len() > LONGEST;
+    !text.is_empty() && !is_long && !text.starts_with('-') && text.bytes().all(fits)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::cli::hostile;
+    use crate::cli::show::sample;
+    use crate::contract::Document;
+
+    /// Each list that a shell is given when strangers have this word for everything: a word and what is said of it, a
+    /// line.
+    pub(in crate::cli) fn lists(word: &str) -> Vec<(String, String)> {
+        lists_of(|name| hostile::document(name, word))
+    }
+
+    /// The same when the daemon answers with these documents.
+    fn lists_of(answer: impl Fn(&str) -> Document) -> Vec<(String, String)> {
+        let all = [
+            (What::Ips, "query-ip.json"),
+            (What::Pods, "query-netns.json"),
+            (What::Netns, "query-netns.json"),
+            (What::Networks, "query-ipam.json"),
+            (What::Findings, "scan.json"),
+        ];
+        let list = |(what, name): (What, &str)| {
+            let line = |one: &CompletionCandidate| {
+                let word = one.get_value().to_string_lossy();
+                format!("{word} {}\n", one.get_help().cloned().unwrap_or_default())
+            };
+            let words = offered(what, Some(answer(name).body));
+            (format!("{what:?}"), words.iter().map(line).collect())
+        };
+        all.map(list).into()
+    }
+
+    #[test]
+    fn each_is_offered_what_the_daemon_has_of_it() {
+        let all = lists_of(sample);
+        for (what, word) in [
+            ("Ips", "10.0.3.17 shop/api-0\n"),
+            ("Pods", "shop/api-0 \n"),
+            ("Netns", "cni-7f3a11c2-0b8e-4d07-9a57-2d1f6a9c0e44 shop/api-0\n"),
+            ("Networks", "cbr0 host-local\n"),
+            ("Findings", "k3f9q2m7x5wz4a6b ip-held-by-stuck-process\n"),
+        ] {
+            let (_, text) = all.iter().find(|(name, _)| name == what).unwrap();
+            assert!(text.contains(word), "{what}: {text}");
+        }
+    }
 
     #[test]
     fn only_plain_words_are_offered_and_each_once() {

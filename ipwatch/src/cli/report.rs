@@ -12,7 +12,7 @@ mod picture;
 mod redact;
 mod rows;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod timeline;
 
 use std::fs::{self, File, OpenOptions};

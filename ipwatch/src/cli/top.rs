@@ -17,7 +17,7 @@ mod rows;
 mod state;
 mod terminal;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod words;
 
 use std::io::{self, IsTerminal as _};

@@ -20,26 +20,29 @@ pub(super) async fn watch(global: &Global, out: &Out, what: Watched) -> Result<O
         out.raw(beginning(&client, out).await?.as_bytes())?;
     }
     while let Some(line) = watch.next_line().await? {
-        match out.format {
-            // As the daemon wrote it, so that fields of a newer daemon are kept.
-            Format::Json | Format::Jsonl => out.raw(output::quiet(&(line + "\n")).as_bytes())?,
-            format => {
-                // The contract may grow: unknown events of a newer daemon are skipped.
-                let Ok(event) = serde_json::from_str(&line) else { continue };
-                let text = match format {
-                    Format::Yaml => output::yaml_item(&event)?,
-                    Format::Name => event::name(&event),
-                    _ => event::line(&event, out.paint(), format == Format::Wide),
-                };
-                out.raw(text.as_bytes())?;
-            }
-        }
+        out.raw(printed(line, out)?.as_bytes())?;
     }
     let path = client.path().display();
     Err(anyhow::anyhow!(
         "the daemon on {path} has closed the connection: `systemctl status ipwatch` says why"
     )
     .into())
+}
+
+/// The text of an event; none if it is not known.
+pub(super) fn printed(line: String, out: &Out) -> Result<String, Failure> {
+    let format = out.format;
+    if matches!(format, Format::Json | Format::Jsonl) {
+        // As the daemon wrote it, so that fields of a newer daemon are kept.
+        return Ok(output::quiet(&(line + "\n")));
+    }
+    // The contract may grow: unknown events of a newer daemon are skipped.
+    let Ok(event) = serde_json::from_str(&line) else { return Ok(String::new()) };
+    match format {
+        Format::Yaml => output::yaml_item(&event),
+        Format::Name => Ok(event::name(&event)),
+        _ => Ok(event::line(&event, out.paint(), format == Format::Wide)),
+    }
 }
 
 /// The daemon's socket, and the open findings, as context for later events.

@@ -43,6 +43,13 @@ impl Objects {
         look
     }
 
+    /// Whether every pod and every node can be parsed.
+    pub(super) fn can_be_read(&self) -> bool {
+        let pod = |value: &Value| serde_json::from_value::<objects::Pod>(value.clone()).is_ok();
+        let node = |value: &Value| serde_json::from_value::<objects::Node>(value.clone()).is_ok();
+        self.pods.iter().all(pod) && self.nodes.iter().all(node)
+    }
+
     pub(super) fn judged(&self) -> Cluster {
         let look = self.look();
         judge("https://10.0.0.1:6443", &look, &look, &Kubectl::default())

@@ -150,6 +150,26 @@ fn lines(cluster: &Cluster) -> impl Iterator<Item = String> {
     })
 }
 
+/// Everything that is said about clusters whose objects are all called by this word: the lines, and the commands.
+pub(crate) fn said(word: &str) -> Vec<(String, String)> {
+    let mut said = Vec::new();
+    for scene in scenes() {
+        // Each another name, or nothing would be wrong.
+        let names = names(&scene).into_iter().enumerate();
+        let words = names.map(|(at, name)| (name, format!("{word}{at}"))).collect();
+        let told = reworded(&scene, &words);
+        // A pod or a node whose name is too long is not read at all.
+        if !told.can_be_read() {
+            continue;
+        }
+        let cluster = told.judged();
+        said.extend(lines(&cluster).map(|line| ("cluster line".to_owned(), line)));
+        let commands = steps(&cluster).filter_map(|step| step.command.clone());
+        said.extend(commands.map(|line| ("cluster command".to_owned(), line)));
+    }
+    said
+}
+
 /// Judges a cluster with replaced names. Returns the steps that contain such a name; each must have the shape of a
 /// template. Adds every line to `said`.
 fn hold(

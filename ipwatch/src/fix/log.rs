@@ -15,11 +15,21 @@ const SYSLOG: &str = "/dev/log";
 /// Facility `authpriv`, for what privileged commands do, and severity `notice` (RFC 5424).
 const PRIORITY: u8 = (10 << 3) | 5;
 
-/// Longest text of a change, in characters. A syslog message may have 1,024 bytes (RFC 3164); current daemons accept more.
+/// Longest text of a change, in bytes. A syslog message may have 1,024 bytes (RFC 3164); current daemons accept more.
 const LONGEST: usize = 900;
+/// Longest value of another field, in bytes: together they must fit into a datagram.
+const LONGEST_FIELD: usize = 8 * 1024;
 
 /// Logs the result of an item. Returns `false` if neither the journal nor syslog accepts it.
 pub(super) fn tell(item: &FixItem, who: &Who, record: &Path) -> bool {
+    let fields = fields(item, who, record);
+    let [(_, text), ..] = &fields;
+    journal::note(&fields) || syslog(text)
+}
+
+/// The fields of the entry; the first is the line for people. All values are escaped and short enough, together, for a
+/// datagram: a user's name comes from the environment, a word of the command line from wherever it was pasted from.
+fn fields(item: &FixItem, who: &Who, record: &Path) -> [(&'static str, String); 11] {
     let text = format!(
         "fix: {} (finding {} {}); by {}, record {}",
         sentence(item),
@@ -28,23 +38,29 @@ pub(super) fn tell(item: &FixItem, who: &Who, record: &Path) -> bool {
         who.words(),
         said(&record.display().to_string())
     );
-    let cut: String = escape(&text).chars().take(LONGEST).collect();
-    let text = format!("{cut}{}", end_of_quotation(&cut));
+    let text = shown(&text, LONGEST);
+    let field = |text: &str| shown(text, LONGEST_FIELD);
     let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
-    let fields = [
-        ("MESSAGE", text.clone()),
+    [
+        ("MESSAGE", text),
         ("PRIORITY", (PRIORITY & 7).to_string()),
         ("SYSLOG_FACILITY", (PRIORITY >> 3).to_string()),
         ("SYSLOG_IDENTIFIER", "ipwatch".to_owned()),
-        ("IPWATCH_FIX", record.display().to_string()),
+        ("IPWATCH_FIX", field(&record.display().to_string())),
         ("IPWATCH_ID", item.finding.clone()),
         ("IPWATCH_CODE", item.code.to_string()),
         ("IPWATCH_FIX_UID", who.uid.to_string()),
         ("IPWATCH_FIX_LOGIN_UID", number(who.login_uid)),
-        ("IPWATCH_FIX_SUDO_USER", who.sudo_user.clone().unwrap_or_default()),
-        ("IPWATCH_FIX_COMMAND", who.command.join(" ")),
-    ];
-    journal::note(&fields) || syslog(&text)
+        ("IPWATCH_FIX_SUDO_USER", field(who.sudo_user.as_deref().unwrap_or_default())),
+        ("IPWATCH_FIX_COMMAND", field(&who.command.join(" "))),
+    ]
+}
+
+/// Escaped, and cut; a quotation that was cut is closed.
+fn shown(text: &str, most: usize) -> String {
+    let text = escape(text);
+    let cut = &text[..text.floor_char_boundary(most)];
+    format!("{cut}{}", end_of_quotation(cut))
 }
 
 fn syslog(text: &str) -> bool {
@@ -89,9 +105,19 @@ pub(super) fn sentence(item: &FixItem) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::contract::Code;
+
+    /// The entry about an item, when who ran the command and where the record is are said by this word as well.
+    pub(crate) fn entry(item: &FixItem, word: &str) -> Vec<(&'static str, String)> {
+        let who = Who {
+            sudo_user: Some(word.to_owned()),
+            command: vec![word.to_owned(); 2],
+            ..Who::default()
+        };
+        fields(item, &who, Path::new(word)).into()
+    }
 
     #[test]
     fn a_change_is_one_line_whatever_it_is_called() {
@@ -107,5 +133,25 @@ mod tests {
             proof: Vec::new(),
         };
         assert_eq!(sentence(&item), r#"unmounted net:[7] at "/run/netns/a\x0ab \x24(id)""#);
+    }
+
+    #[test]
+    fn whoever_ran_it_steers_no_terminal_by_his_name_or_his_words() {
+        let item = FixItem {
+            finding: "k3f9q2m7x5wz4a6b".to_owned(),
+            code: Code::NetnsLeaked,
+            target: FixTarget::Nothing { about: String::new() },
+            state: FixState::Done,
+            why: None,
+            proof: Vec::new(),
+        };
+        let entry = entry(&item, &format!("a\u{1b}[2J\nMESSAGE={}", "x".repeat(64 << 10)));
+        for (field, text) in &entry {
+            assert!(!text.contains(char::is_control), "{field}: {text:?}");
+            assert!(text.len() <= LONGEST_FIELD + 1, "{field}: {} bytes", text.len());
+        }
+        let named = entry.iter().filter(|(_, text)| text.starts_with("a\\x1b[2J\\x0aMESSAGE="));
+        let named: Vec<&str> = named.map(|(field, _)| *field).collect();
+        assert_eq!(named, ["IPWATCH_FIX", "IPWATCH_FIX_SUDO_USER", "IPWATCH_FIX_COMMAND"]);
     }
 }

@@ -12,7 +12,7 @@
 mod keeper;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(in crate::sinks) mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

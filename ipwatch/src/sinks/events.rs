@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use self::note::Note;
 #[cfg(test)]
-pub(super) use self::note::message;
+pub(super) use self::note::{message, tests::object};
 pub(super) use self::note::{reason, seconds};
 use self::recorder::Recorder;
 pub use super::queue::Count;

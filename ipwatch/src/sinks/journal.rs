@@ -14,9 +14,13 @@ use crate::contract::holders_in_short;
 use crate::escape::escape;
 use crate::finding::{Change, ChangeKind, Finding, Severity, Status};
 use crate::remedy::said;
+use crate::sinks::cut;
 
 /// The target of the log lines: `RUST_LOG=ipwatch::finding=warn` selects only these.
 pub const TARGET: &str = "ipwatch::finding";
+
+/// Maximum length of each text in a line, in bytes.
+const LONGEST: usize = 4 * 1024;
 
 /// Writes one line or one entry. A resolved finding is logged as information, whatever its severity was.
 pub fn write(change: &Change) {
@@ -37,16 +41,16 @@ pub fn write(change: &Change) {
                 severity = severity(finding.severity),
                 status = status(finding.status),
                 ip = subject.ip.map(tracing::field::display),
-                pod = pod(finding).map(tracing::field::display),
+                pod = pod(finding).map(short).map(tracing::field::display),
                 netns = subject.netns.as_ref().and_then(|netns| netns.inode),
                 holder.pid = holder.and_then(|holder| holder.pid),
                 holder.comm = holder
                     .and_then(|holder| holder.comm.as_deref())
-                    .map(escape)
+                    .map(|comm| short(escape(comm).into_owned()))
                     .map(tracing::field::display),
                 caused_by = finding.caused_by.as_deref(),
                 "{}",
-                sentence(change)
+                short(sentence(change))
             )
         }};
     }
@@ -56,6 +60,10 @@ pub fn write(change: &Change) {
         Severity::Warning => line!(WARN),
         Severity::Info => line!(INFO),
     }
+}
+
+fn short(text: String) -> String {
+    cut(text, LONGEST)
 }
 
 /// The line for people: `opened: ip-held-by-stuck-process 10.0.3.17 of shop/api-0, held by pid 812 java`.
@@ -130,4 +138,4 @@ pub(super) fn status(status: Status) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::sinks) mod tests;

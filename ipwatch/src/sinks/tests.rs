@@ -1,4 +1,5 @@
 pub(super) mod apiserver;
+pub(crate) mod hostile;
 
 use std::collections::BTreeSet;
 
@@ -14,42 +15,6 @@ pub(crate) fn opened(id: &str) -> Change {
 pub(crate) fn sentences(finding: Finding) -> [String; 2] {
     let event = super::events::message(&finding);
     [super::journal::sentence(&Change::new(ChangeKind::Opened, finding)), event]
-}
-
-/// Every text of a change that leaves the node or is logged, with the name of its place.
-pub(crate) fn texts(change: &Change) -> Vec<(String, String)> {
-    use super::{events, journal, log_record, span};
-    use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
-    use opentelemetry_proto::tonic::trace::v1::Span;
-
-    fn texts_in(value: AnyValue) -> Vec<String> {
-        match value.value {
-            Some(Value::StringValue(text)) => vec![text],
-            Some(Value::ArrayValue(all)) => all.values.into_iter().flat_map(texts_in).collect(),
-            _ => Vec::new(),
-        }
-    }
-    let of = |place: &str, pairs: Vec<KeyValue>| -> Vec<(String, String)> {
-        let texts = |pair: KeyValue| {
-            let name = format!("{place} {}", pair.key);
-            let texts = pair.value.map(texts_in).unwrap_or_default();
-            texts.into_iter().map(move |text| (name.clone(), text))
-        };
-        pairs.into_iter().flat_map(texts).collect()
-    };
-    let span = Span::from(span::span(change, &[]));
-    let record = log_record::record(change);
-    let mut all = of("span", span.attributes);
-    all.push(("span name".to_owned(), span.name));
-    all.push(("span status".to_owned(), span.status.unwrap_or_default().message));
-    all.extend(span.events.into_iter().flat_map(|event| of("span event", event.attributes)));
-    all.extend(of("log record", record.attributes));
-    let body = record.body.map(texts_in).unwrap_or_default().into_iter();
-    all.extend(body.map(|text| ("log record body".to_owned(), text)));
-    let fields = journal::entry::fields(change).into_iter();
-    all.extend(fields.map(|(name, text)| (format!("journal {name}"), text)));
-    all.push(("event".to_owned(), events::message(&change.finding)));
-    all
 }
 
 /// The same finding, firing.

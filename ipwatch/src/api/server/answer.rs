@@ -325,3 +325,24 @@ async fn json(document: impl Serialize + Send + 'static) -> Result<Vec<u8>, Prob
         Err(error) => Err(Problem::internal(&format!("the answer was not finished: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without root the whole way cannot be tried: another user is needed.
+    #[test]
+    fn whoever_gets_no_seat_is_told_whose_fault_it_is() {
+        let own = |uid| format!("user {uid} has as many clients connected as one user may have");
+        for (why, error) in [
+            (NoSeat::Full, "too many clients are connected".to_owned()),
+            (NoSeat::OwnFull(1000), own(1000)),
+        ] {
+            let problem = Problem::no_connection(why);
+            assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
+            let body: serde_json::Value = serde_json::from_slice(&problem.body()).unwrap();
+            let hint = "try again in a moment; `ss -xp` shows who is connected";
+            assert_eq!(body, serde_json::json!({"schema": SCHEMA, "error": error, "hint": hint}));
+        }
+    }
+}

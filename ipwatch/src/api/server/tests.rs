@@ -262,11 +262,25 @@ async fn one_client_too_many_is_told_and_silent_ones_lose_their_place() {
     let mut silent = UnixStream::connect(&rig.path).await.unwrap();
     let refused = rig.get("/v1/doctor?x=1").await;
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    for part in ["\"error\":\"too many clients are connected\"", "try again in a moment; `ss -xp`"]
+    {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
     let mut rest = String::new();
     // The server closes the connection.
     timeout(Duration::from_secs(10), silent.read_to_string(&mut rest)).await.unwrap().unwrap();
     assert!(rig.get("/v1/doctor?x=1").await.starts_with("HTTP/1.1 400"));
     rig.stop().await;
+}
+
+/// Whoever only connects is let go after a second unless told otherwise, and the daemon tells nothing otherwise.
+#[test]
+fn an_unfinished_request_expires_after_a_second_by_default() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::bind(&dir.path().join("ipwatch.sock"), options()).unwrap();
+    let (second, usual) = (Duration::from_secs(1), Options::default());
+    assert_eq!(usual.head_timeout, second);
+    assert_eq!((server.options.patience().head, usual.patience().head), (second, second));
 }
 
 #[tokio::test]
@@ -386,6 +400,32 @@ async fn whoever_only_connects_keeps_no_seat_from_root() {
         let answer = rig.get("/v1/doctor?x=1").await;
         assert!(answer.starts_with("HTTP/1.1 400"), "root is answered: {answer}");
     }
+    drop(held);
+    rig.stop().await;
+}
+
+/// A user who has his quarter of the connections is told so, and not that there are too many clients.
+#[tokio::test]
+async fn whoever_has_his_quarter_is_told_that_it_is_his() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let patient = Duration::from_secs(60);
+    let rig = Rig::start(Options { connections: 8, head_timeout: patient, ..options() });
+    let open = std::fs::Permissions::from_mode;
+    std::fs::set_permissions(rig.path.parent().unwrap(), open(0o755)).unwrap();
+    std::fs::set_permissions(&rig.path, open(0o666)).unwrap();
+    let path = rig.path.clone();
+    let held = std::thread::spawn(move || {
+        become_nobody();
+        [(); 2].map(|()| std::os::unix::net::UnixStream::connect(&path).unwrap())
+    });
+    let held = tokio::task::spawn_blocking(move || held.join().unwrap()).await.unwrap();
+    let refused = as_nobody(rig.client()).await;
+    let ClientError::Refused { status: 503, error, hint } = refused else { panic!("{refused:?}") };
+    assert_eq!(error, "user 65534 has as many clients connected as one user may have");
+    assert_eq!(hint, "try again in a moment; `ss -xp` shows who is connected");
     drop(held);
     rig.stop().await;
 }

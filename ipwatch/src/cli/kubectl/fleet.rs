@@ -19,7 +19,7 @@ use super::node::{self, Silence};
 use super::room::{Allowance, Room};
 use super::{CONTAINER, LABEL, Own, Program, said};
 use crate::cli::args::Format;
-use crate::cli::output::Out;
+use crate::cli::output::{self, Out};
 use crate::cli::show::fleet;
 use crate::cli::{ERROR, FINDINGS, Failure, NOT_FOUND};
 use crate::contract::{Document, Fleet, FleetNode, SCHEMA};
@@ -178,18 +178,18 @@ impl Asked {
         nodes.sort_by(|a, b| (&a.node, &a.pod).cmp(&(&b.node, &b.pod)));
         let taken_at = Timestamp::now().to_string();
         let fleet = Fleet { schema: SCHEMA.to_owned(), taken_at, nodes, nodes_unlisted };
-        let (text, code) = self.answer(&fleet, namespace.as_deref(), &out);
-        if format == Format::Json {
-            let text = serde_json::to_string_pretty(&fleet).map_err(anyhow::Error::from)?;
-            print(&out, &format!("{text}\n"))?;
-        } else {
-            print(&out, &text)?;
-        }
+        let (text, code) = self.answer(&fleet, namespace.as_deref(), &out)?;
+        print(&out, &text)?;
         Ok(code)
     }
 
-    /// The text for people, and the exit code.
-    fn answer(&self, fleet: &Fleet, namespace: Option<&str>, out: &Out) -> (String, u8) {
+    /// The text in the chosen format, and the exit code.
+    fn answer(
+        &self,
+        fleet: &Fleet,
+        namespace: Option<&str>,
+        out: &Out,
+    ) -> Result<(String, u8), Failure> {
         let silent =
             fleet.nodes_unlisted.is_some() || fleet.nodes.iter().any(|node| node.error.is_some());
         let (text, found, nothing) = match &self.what {
@@ -206,7 +206,15 @@ impl Asked {
                 (text, found.then_some(0), NOT_FOUND)
             }
         };
-        (text, found.unwrap_or(if silent { ERROR } else { nothing }))
+        let code = found.unwrap_or(if silent { ERROR } else { nothing });
+        let text = match out.format {
+            Format::Json => {
+                let text = serde_json::to_string_pretty(fleet).map_err(anyhow::Error::from)?;
+                output::quiet(&(text + "\n"))
+            }
+            _ => text,
+        };
+        Ok((text, code))
     }
 
     /// The namespace that was named, or that of the context.
@@ -361,4 +369,4 @@ impl Progress {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::cli) mod tests;

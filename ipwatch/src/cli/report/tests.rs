@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use self::markup::tags;
 use super::case::Case;
-use super::{build, html, markdown, redact, rows};
+use super::{Written, build, html, markdown, redact, rows, text};
 use crate::cli::hostile;
 use crate::cli::show::sample;
 use crate::contract::report::{Item, ItemKind, LaneKind, Report, When};
@@ -53,6 +53,16 @@ fn case() -> Case {
 
 fn hostile_case(word: &str) -> Case {
     case_of(|name| hostile::document(name, word))
+}
+
+/// What is written about a case with this word in every field that a stranger fills, in each form.
+pub(in crate::cli) fn written(word: &str) -> Vec<(String, String)> {
+    let report = build::report(&hostile_case(word));
+    let written =
+        |(name, form): (&str, Written)| (format!("{name} report"), text(&report, form).unwrap());
+    [("html", Written::Html), ("markdown", Written::Markdown), ("json", Written::Json)]
+        .map(written)
+        .into()
 }
 
 fn redacted(case: &Case) -> Report {
@@ -195,7 +205,6 @@ fn no_word_of_a_stranger_is_markup() {
         let report = build::report(&hostile_case(&word));
         let page = html::page(&report);
         let short = &word[..word.floor_char_boundary(60)];
-        assert!(hostile::is_harmless(&page), "{short:?}");
         let tags = tags(&page).unwrap_or_else(|why| panic!("{short:?}: {why}"));
         // A label that has no room is left out: what others have is the same.
         let without = |tags: &[String]| -> Vec<String> {
@@ -206,12 +215,6 @@ fn no_word_of_a_stranger_is_markup() {
         };
         assert_eq!(without(&tags), without(&plain_tags), "{short:?}");
         let markdown = markdown::document(&report);
-        assert!(hostile::is_harmless(&markdown), "{short:?}");
-        assert_eq!(
-            markdown.lines().count(),
-            markdown::document(&plain).lines().count(),
-            "{short:?}"
-        );
         // Outside of code, nothing of it is HTML or a link.
         let prose = markdown.split("```").step_by(2);
         for text in prose {

@@ -1,6 +1,6 @@
 //! The whole screen against recorded ones, and against what tries to break it.
 
-mod attack;
+pub(in crate::cli) mod attack;
 
 use ratatui_core::backend::TestBackend;
 use ratatui_core::buffer::{Buffer, Cell};

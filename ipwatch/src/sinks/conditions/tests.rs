@@ -13,6 +13,31 @@ use crate::sinks::tests::{apiserver, resolved, updated};
 const PATIENCE: Duration = Duration::from_secs(30);
 const ID: &str = "dvte6lcgcbjvp6en";
 
+/// The message of each condition that a finding like this makes true, with its sources and without them.
+pub(in crate::sinks) fn messages(finding: &Finding) -> Vec<String> {
+    let finding = Finding {
+        status: crate::finding::Status::Firing,
+        severity: crate::finding::Severity::Critical,
+        ..finding.clone()
+    };
+    let said = |(kind, blind): (Kind, bool)| {
+        let code = kind.codes()[0];
+        let note = Note::of(&Finding { code, ..finding.clone() }).expect("it is true");
+        let sight = Kind::ALL.into_iter().flat_map(Kind::codes);
+        let sight = sight.map(|code| (*code, Sight { blind, warms_up: false })).collect();
+        let firing = (0..9).map(|n| (n.to_string(), note.clone())).collect();
+        let grounds = Grounds {
+            firing: &firing,
+            sight: &sight,
+            is_long_blind: blind,
+            was_seen: true,
+            told: None,
+        };
+        state::judge(kind, &grounds).expect("it is judged").message
+    };
+    Kind::ALL.into_iter().flat_map(|kind| [(kind, false), (kind, true)]).map(said).collect()
+}
+
 #[derive(Debug, Default)]
 struct State {
     conditions: Vec<Json>,

@@ -12,6 +12,8 @@ use crate::sinks::{action, cut, journal};
 
 /// Maximum length of the message, in bytes: a limit of the API server.
 const MOST: usize = 1024;
+/// Longest uid of a pod, in bytes: a UUID, or the hash of a static pod's manifest. A runtime's label may say anything.
+const LONGEST_UID: usize = 64;
 /// Maximum length of one text within the message, in bytes.
 const PART: usize = 400;
 /// The namespace of Events about nodes.
@@ -102,7 +104,7 @@ fn about(finding: &Finding, node: &str) -> (String, Value) {
         let mut about = json!({
             "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name,
         });
-        if let Some(uid) = uid {
+        if let Some(uid) = uid.as_deref().and_then(|uid| label(uid, LONGEST_UID)) {
             about["uid"] = json!(uid);
         }
         return (namespace.to_owned(), about);
@@ -164,15 +166,20 @@ pub(in crate::sinks) fn seconds(date: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::contract::Step;
     use crate::sinks::tests::updated;
 
+    /// The Event about a finding.
+    pub(in crate::sinks) fn object(finding: &Finding) -> Value {
+        Note::of(finding, "node-17").object("2026-01-01T00:00:09Z", 3)
+    }
+
     fn note(change: impl FnOnce(&mut Finding)) -> Value {
         let mut finding = updated("abc").finding;
         change(&mut finding);
-        Note::of(&finding, "node-17").object("2026-01-01T00:00:09Z", 3)
+        object(&finding)
     }
 
     #[test]
@@ -194,6 +201,21 @@ mod tests {
         assert_eq!((&told["count"], &told["reportingInstance"]), (&json!(3), &json!("node-17")));
         assert_eq!(note(|finding| finding.severity = Severity::Info)["type"], "Normal");
         assert!(Code::ALL.iter().all(|code| reason(*code).chars().all(|c| c.is_alphanumeric())));
+    }
+
+    #[test]
+    fn a_uid_that_no_pod_can_have_is_left_out() {
+        let uid = |uid: &str| {
+            let mut told = note(|finding| {
+                finding.subject.pod.as_mut().unwrap().uid = Some(uid.to_owned());
+            });
+            told["involvedObject"]["uid"].take()
+        };
+        let real = "7f3a0c1e-8a5b-4c9d-9e8f-0123456789ab";
+        assert_eq!(uid(real), real);
+        for none in ["a\n\u{1b}[2J", "", &"a".repeat(LONGEST_UID + 1)] {
+            assert_eq!(uid(none), Value::Null, "{none:?}");
+        }
     }
 
     #[test]

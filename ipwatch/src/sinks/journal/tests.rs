@@ -3,7 +3,7 @@ use crate::sinks::tests::{opened, resolved};
 use crate::testing::{Log, hear};
 
 /// The log of these changes, without timestamps: their digits could match anything.
-fn log(changes: &[Change]) -> String {
+pub(in crate::sinks) fn log(changes: &[Change]) -> String {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()

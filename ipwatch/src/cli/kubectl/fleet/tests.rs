@@ -57,6 +57,18 @@ impl Kubectl {
     }
 }
 
+/// The answer to this command line when the nodes have answered so.
+pub(in crate::cli) fn answered(line: &str, fleet: &Fleet) -> String {
+    let words = ["kubectl-ipwatch"].into_iter().chain(line.split_whitespace());
+    let words = words.map(OsString::from).collect();
+    let Ok(super::super::Meant::Fleet(asked)) = super::super::read(words) else { panic!("{line}") };
+    let out = Out::of(match asked.how().output {
+        Shape::Table => Format::Table,
+        Shape::Json => Format::Json,
+    });
+    asked.answer(fleet, asked.own.namespace.as_deref(), &out).unwrap().0
+}
+
 const ANSWERS: &str = "cat \"$docs/scan.json\"";
 
 fn agents(count: usize) -> String {
