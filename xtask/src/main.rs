@@ -4,7 +4,8 @@
 //!   objects.
 //! - `run`: runs the daemon on this node, and shows what it sees.
 //! - `demo`: creates pods with typical problems, and shows what ipwatch reports about them.
-//! - `test [--only PART]… [--cycles NUMBER] [--long]`: all tests: unit tests, end to end on this host, VMs.
+//! - `test [--only PART]… [--cycles NUMBER] [--repeat NUMBER] [--release] [--long]`: all tests: unit tests, end to
+//!   end on this host, VMs.
 //! - `fuzz [--seconds NUMBER | --plateau] [--keep] [TARGET]…`: libFuzzer on every parser of foreign bytes, and on the engine.
 //! - `soak [--minutes NUMBER] [--seed NUMBER]`: pods, floods, faults and questions at the same time, and a picture.
 //! - `vm [systemd|shipped|long] [KERNEL]… [-- FILTER…]`: only the end-to-end tests on stock kernels; `6.1-arm64` is
@@ -67,8 +68,8 @@ Usage: cargo xtask COMMAND
 
   build-ebpf [--check]        build the kernel half; --check: compare it with the committed one
   run                         start the monitor on this node and show what it sees (root)
-  demo                        make a stuck and a leaked pod and show what it says (root)
-  test [--only PART]... [--cycles NUMBER] [--long]
+  demo                        make pods that hang, leaked or share an IP, and show what it says (root)
+  test [--only PART]... [--cycles NUMBER] [--repeat NUMBER] [--release] [--long]
                               run all tests (root); parts: unit, instructions, e2e, vm, systemd, arm64, or a filter of e2e tests;
                               --only healthy --cycles 10000: the healthy run in its long form;
                               --long: with a live bolt file, arm64, and every fuzz target for a minute

@@ -1,5 +1,6 @@
-//! `sandbox-crash-loop`: sandboxes of one pod are recreated again and again. Each may take an IP with it, and then the
-//! loop is the cause of a range that runs out; or none gets an IP, and then the loop follows from an empty range.
+//! `sandbox-crash-loop`: sandboxes of one pod are recreated again and again. Each may take an IP with it, and then this
+//! is why the range runs out; or none gets an IP, and then the range is empty or the plugin fails. Neither finding is
+//! folded under the other: the two are listed separately.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};

@@ -17,11 +17,12 @@ pub(super) const ZSH: [&str; 2] =
     ["usr/share/zsh/vendor-completions", "usr/share/zsh/site-functions"];
 
 /// Pages of the repository that are packed.
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "README.md",
     "CHANGELOG.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "LICENSE-MIT",
     "LICENSE-APACHE",
     "ipwatch-ebpf/LICENSE-GPL2",

@@ -1,4 +1,4 @@
-//! The sources, and every event with its current rung.
+//! The sources, every event with its current rung, and what cannot be judged meanwhile.
 
 use crate::cli::table::{Cell, Style, Table};
 use crate::cli::text;
@@ -60,10 +60,12 @@ pub(super) fn table(document: &Document, probes: &[Probe], view: View) -> String
     let events = events.within(view).render(view.headers, view.paint);
     let notes = notes.render();
     let refused = refused(document, view);
+    // Last, where the prompt is: it limits what an empty list of findings means.
+    let unjudged = unjudged(document, view);
     if document.sources.is_empty() {
-        format!("{events}{notes}{refused}")
+        format!("{events}{notes}{refused}{unjudged}")
     } else {
-        format!("{sources}\n{events}{notes}{refused}")
+        format!("{sources}\n{events}{notes}{refused}{unjudged}")
     }
 }
 
@@ -123,6 +125,19 @@ fn refused(document: &Document, view: View) -> String {
     format!("\n{}", table.within(view).render(view.headers, view.paint))
 }
 
+/// Codes of which no finding begins or ends meanwhile, because a source that they rest on does not answer; none on most
+/// nodes.
+fn unjudged(document: &Document, view: View) -> String {
+    if document.blind.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["FINDING", "STATUS"]);
+    for code in &document.blind {
+        table.row(vec![Cell::new(code.as_str()), Cell::styled("cannot be judged", Style::Red)]);
+    }
+    format!("\n{}", table.within(view).render(view.headers, view.paint))
+}
+
 /// Reasons that do not fit into a column, printed once below the table: one missing kernel option is the reason for
 /// many events.
 struct Notes<'a> {
@@ -158,6 +173,7 @@ impl<'a> Notes<'a> {
 mod tests {
     use super::super::{document, plain, sample};
     use super::*;
+    use crate::finding::Code;
 
     #[test]
     fn every_event_says_where_it_stands_and_why_not_higher() {
@@ -187,6 +203,20 @@ mod tests {
         assert!(text.contains("SOURCE  REFUSED     COUNT  LAST\nprobes  plugin-run  12"), "{text}");
         sample.refused.clear();
         assert!(!document(&sample, plain(&sample)).contains("REFUSED"));
+    }
+
+    #[test]
+    fn codes_that_cannot_be_judged_are_named_where_there_are_some() {
+        let mut sample = sample("doctor.json");
+        sample.blind.insert(0, Code::NetnsLeaked);
+        let text = document(&sample, plain(&sample));
+        let rows =
+            "netns-leaked          cannot be judged\nip-released-but-held  cannot be judged\n";
+        assert!(text.ends_with(&format!("\nFINDING               STATUS\n{rows}")), "{text}");
+        let bare = document(&sample, View { headers: false, ..plain(&sample) });
+        assert!(bare.ends_with(rows) && !bare.contains("FINDING"), "{bare}");
+        sample.blind.clear();
+        assert!(!document(&sample, plain(&sample)).contains("cannot be judged"));
     }
 
     #[test]

@@ -202,6 +202,20 @@ fn no_link_is_dropped_while_others_have_neighbours() {
     assert!(most.iter().all(|kept| (8..=20).contains(kept)), "{most:?}");
 }
 
+/// What a user puts into one netns takes no more room than the bound of one, long before the room of all is full.
+#[test]
+fn links_beyond_the_bound_of_one_netns_are_counted() {
+    let mut feed = Feed::new(ALL);
+    for k in 0..10_000 {
+        feed.tell(Observation::Link { netns: strange(0), link: link(2 + k) });
+    }
+    let [links, _, _] = kept(&feed, strange(0));
+    assert_eq!((links as u64, feed.map.beyond_bounds()), (8_192, 10_000 - 8_192));
+    feed.tell(Observation::Link { netns: POD, link: link(2) });
+    assert_eq!(kept(&feed, POD), [1, 0, 0], "others have room");
+    feed.map.assert_fittings_count();
+}
+
 #[test]
 fn neighbours_beyond_the_bound_of_one_netns_go_some_at_a_time() {
     let mut feed = Feed::new(ALL);
