@@ -23,6 +23,7 @@ support::tests! {
     netns_that_are_full_take_no_memory @ Alone,
     more_netns_than_are_kept_take_no_place_of_a_pod @ Alone Long,
     under_a_flood_a_stuck_pod_is_found_as_soon needs [Fuse] @ Alone,
+    with_little_memory_left_it_keeps_less needs [Fuse, CountedMemory] @ Alone,
     a_flood_of_addresses_concerns_its_netns_alone @ Alone Kernel Stock,
 }
 
@@ -334,10 +335,16 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
         let mut helper = stuck::start(How::Kill, &pod, &mut hung);
         let killed = Timestamp::now();
         stuck::hang(How::Kill, &mut helper);
+        let mut most = 0;
         let finding = eventually(&format!("{name}: it is found"), 30, || {
+            most = most.max(memory.as_ref().map_or(0, Memory::now));
             let all = daemon.findings_in(pod.inode);
             all.into_iter().find(|finding| finding["status"] == "firing")
         });
+        if most > 0 {
+            println!("{FIGURE}{name}: at most {} MiB, as the daemon's cgroup counts", most >> 20);
+            assert!(most < CEILING, "{name}: {most} bytes");
+        }
         let fired: Timestamp = finding["firing_at"].as_str().expect("a date").parse().expect("one");
         let took = fired.duration_since(killed).as_secs_f64();
         println!("{FIGURE}{name}: a stuck pod is found after {took:.1} s");
@@ -350,12 +357,64 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
         std::thread::sleep(Duration::from_secs(4));
         let took = found(name);
         assert!(strangers.iter_mut().all(Stranger::is_running), "{name}: it has ended");
-        if let Some(has) = memory.as_ref().map(Memory::now) {
-            println!("{FIGURE}{name}: {} MiB, as the daemon's cgroup counts", has >> 20);
-            assert!(has < CEILING, "{name}: {has} bytes");
-        }
         assert!(took <= 2.0 * quiet, "{name}: {took:.1} s, {quiet:.1} s where nobody floods");
         drop(strangers);
+    }
+}
+
+/// What runs in the daemon's cgroup counts as well, as a probe of kubelet does. It says that memory is short, keeps less, and
+/// still finds what is stuck; afterwards it keeps all again.
+fn with_little_memory_left_it_keeps_less(lab: &Lab) {
+    const LIMIT: u64 = 128 << 20;
+    let (daemon, memory) = counted(lab, &Config::default().grace(1));
+    let memory = memory.expect("it is needed");
+    memory.limit(LIMIT);
+    let busy = Netns::new(lab, "busy");
+    busy.veth_to_host();
+    // So much work that it looks at its memory.
+    let work = |n: u32| {
+        let lines = (0..1_500).flat_map(|host| {
+            let ip = Ipv4Addr::from_bits(0x0a63_0001 + host);
+            ["add", "del"].map(|what| format!("address {what} {ip}/8 dev eth0"))
+        });
+        let path = batch(lab.dir(), &format!("work{n}"), lines);
+        busy.ip(&format!("-batch {}", path.display()));
+    };
+    let is_short = || {
+        let map = daemon.source("map");
+        map.is_some_and(|map| map["detail"].to_string().contains("memory is short"))
+    };
+    work(0);
+    assert!(!is_short(), "{} bytes", memory.now());
+
+    let takes = LIMIT * 15 / 16 - memory.now();
+    let mut hog = memory.command(Path::new("/bin/sh"));
+    // tail keeps what it may have to print.
+    hog.args(["-c", &format!("(head -c {takes} /dev/zero; exec sleep 600) | tail -c {takes}")]);
+    let mut hog = hog.stdout(Stdio::null()).process_group(0).spawn().expect("take memory");
+    let mut times = 0;
+    until("it says that memory is short", 30, || {
+        times += 1;
+        work(times);
+        is_short()
+    });
+    let mut hung = Hung::mount_at(lab, "hung");
+    let pod = Netns::new(lab, "pod");
+    pod.veth_to_host();
+    pod.add_address(&lab.cidr(9), "eth0");
+    let mut helper = stuck::start(How::Kill, &pod, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    until("what is stuck is found", 30, || {
+        daemon.findings_in(pod.inode).iter().any(|finding| finding["status"] == "firing")
+    });
+    assert!(is_short());
+
+    let _ = process::kill_process_group(Pid::from_child(&hog), Signal::KILL);
+    let _ = hog.wait();
+    until("memory is no longer short", 60, || !is_short());
+    let log = daemon.log();
+    for said in ["memory is short", "memory is no longer short"] {
+        assert_eq!(log.matches(said).count(), 1, "{said}: {log}");
     }
 }
 

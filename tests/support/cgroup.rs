@@ -118,6 +118,13 @@ impl Memory {
     }
 }
 
+/// Why no group of the test can have its memory counted.
+#[must_use]
+pub fn without_memory() -> Option<String> {
+    let is_there = memory_v1().or_else(memory_v2).is_some();
+    (!is_there).then(|| "no cgroup hierarchy here counts the memory of a group".into())
+}
+
 fn memory_v1() -> Option<PathBuf> {
     mounts()
         .find(|m| m.kind == "cgroup" && m.options.split(',').any(|o| o == "memory"))

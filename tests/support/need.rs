@@ -44,6 +44,8 @@ pub enum Need {
     Keepalived,
     /// A cgroup hierarchy in which a group of the test gets less CPU time.
     LittleCpu,
+    /// A cgroup hierarchy in which the memory of a group of the test is counted and limited.
+    CountedMemory,
     /// The CRI helper, which imitates a runtime.
     FakeCri,
     /// The daemon that tests share (`Daemon::shared`): the test must only query it.
@@ -130,6 +132,7 @@ impl Need {
             Need::Gdb => absent("/usr/bin/gdb"),
             Need::Keepalived => crate::keepalived::missing(),
             Need::LittleCpu => crate::cgroup::without_cpu(),
+            Need::CountedMemory => crate::cgroup::without_memory(),
             Need::FakeCri => absent(crate::pod::client()),
             Need::SharedDaemon => None,
             Need::Etcd => crate::etcd::missing(),
@@ -167,7 +170,7 @@ impl Need {
         // busybox, which is in VMs of another machine, knows no namespaces.
         self == Need::UmountN
             // With v2, whoever started the tests decides which controllers they have.
-            || self == Need::LittleCpu
+            || matches!(self, Need::LittleCpu | Need::CountedMemory)
             // A mirror may be out of step with its own lists, above all with those of sid.
             || matches!(self, Need::Bookworm | Need::Trixie | Need::Sid)
             || self == Need::FreezerV1 && Need::Tracing.missing().is_some()
