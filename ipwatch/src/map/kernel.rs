@@ -47,6 +47,8 @@ mod unresolved_peers;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+#[cfg(test)]
+pub(in crate::map) use addresses::asked;
 pub use addresses::{AddressEntry, AddressId};
 pub use identity::{Identity, NetnsId};
 pub use neighbours::NeighbourEntry;
@@ -120,6 +122,11 @@ impl Kernel {
         last: IpAddr,
     ) -> impl Iterator<Item = (IpAddr, NetnsId)> {
         self.by_ip.range((first, NetnsId::MIN)..=(last, NetnsId::MAX)).copied()
+    }
+
+    /// Whether a netns has this IP.
+    pub(super) fn has(&self, ip: IpAddr, id: NetnsId) -> bool {
+        self.by_ip.contains(&(ip, id))
     }
 
     /// Every address, with the netns that has it, in the order of IPs.
