@@ -197,7 +197,7 @@ impl NodeMap {
             known.touched = known.touched.max(at);
         }
         if known.dad_failed() {
-            self.conflict.address_refused(id, key.ifindex, key.local);
+            self.address_rejected(id, key.ifindex, key.local, at);
         }
     }
 
@@ -220,7 +220,7 @@ impl NodeMap {
         entry.addresses.insert(key, new);
         self.recount(id);
         if dad_failed {
-            self.conflict.address_refused(id, key.ifindex, key.local);
+            self.address_rejected(id, key.ifindex, key.local, at);
         }
         self.conflict.ip_moved(key.local);
         self.kernel.by_ip.insert((key.local, id));
@@ -315,7 +315,7 @@ impl NodeMap {
         if let Some(mac) = offender {
             self.hear(id, ifindex, ip, mac, How::Dad, at);
         }
-        self.conflict.address_refused(id, ifindex, ip);
+        self.address_rejected(id, ifindex, ip, at);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         for (_, known) in entry.addresses.range_mut(all_of(ifindex, ip)) {
             known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
