@@ -204,6 +204,7 @@ impl Engine {
         effects.wants = agenda.wants;
         self.consider_ready(now, &mut effects);
         self.take_tenures(&mut effects);
+        self.settle_untold_tenures(now, &mut effects);
         effects.neighbours = self.map.take_neighbour_news(self.wants_neighbours);
         effects.teardowns = self.map.take_endings();
         effects.untold_teardowns = self.map.take_untold_endings();
@@ -277,6 +278,16 @@ impl Engine {
                     tell.extend(ended.map(TenureChange::Released));
                 }
             }
+        }
+    }
+
+    /// If there was no room for the end of a tenure in this step, ends those of which nothing is held any more.
+    fn settle_untold_tenures(&mut self, now: BootNs, effects: &mut Effects) {
+        let untold = self.map.take_untold_tenures();
+        self.ledger.missed_tenures(untold);
+        if untold > 0 && self.whole {
+            let ended = self.ledger.settle(&self.map.tenure_keys(), now);
+            effects.tenures.extend(ended.into_iter().map(TenureChange::Released));
         }
     }
 

@@ -459,7 +459,8 @@ impl Core {
         let forgotten = self.ledger().forgotten();
         if forgotten > 0 {
             detail.push_str(&format!(
-                "; {forgotten} tenures are in no history: their network namespaces have more than is kept of one"
+                "; {forgotten} tenures are in no history: their network namespaces have more than is kept of one, or more \
+                 than is told began and ended at once"
             ));
         }
         let mut sources = map.sources();

@@ -86,6 +86,8 @@ pub struct Ledger {
     life: Life,
     open: Open,
     flaps: Flaps,
+    /// Number of tenures that began or ended without being told to the ledger.
+    untold_tenures: u64,
     writes: Writes,
     /// Changes to return from the next [`Ledger::observe`]: findings that a reboot ended.
     owed: Vec<Change>,
@@ -253,10 +255,15 @@ impl Ledger {
         Some(row)
     }
 
-    /// Number of tenures without a row, because their netns exceeded its budget.
+    /// So many tenures began or ended for which the map had no room in one step.
+    pub fn missed_tenures(&mut self, count: u64) {
+        self.untold_tenures = self.untold_tenures.saturating_add(count);
+    }
+
+    /// Number of tenures without a row, because their netns exceeded its budget, or too many began and ended at once.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
-        self.flaps.lost()
+        self.flaps.lost().saturating_add(self.untold_tenures)
     }
 
     /// After the first complete snapshot: ends tenures that an earlier run left open and that are not in `alive`, the
