@@ -18,6 +18,7 @@
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
 //! - `queue`: what falls due by the clock.
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
+//! - `seats`: to whom findings count, and how many have room.
 //! - `refused`: rejected names and plugin runs, counted by source.
 //! - `view`: answers in the types of the JSON contract.
 //! - `bounds`: for tests, whether everything is within its bounds.
@@ -33,6 +34,7 @@ mod queue;
 mod refused;
 pub mod request;
 mod scheduler;
+mod seats;
 mod view;
 mod workload;
 
@@ -57,6 +59,7 @@ pub use kernel::{
     TenureKey, WorkerLook,
 };
 pub use scheduler::{Agenda, Thresholds};
+pub use seats::{Places, Seats, Whose};
 pub use view::{scope_name, state_name};
 pub(crate) use workload::strip_var;
 pub use workload::{

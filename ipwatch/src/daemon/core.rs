@@ -21,7 +21,7 @@ use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::engine::{Effects, Engine, TenureChange};
 use crate::escape::escape;
 use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceName, SourceStatus};
-use crate::finding::{Change, Code, Status};
+use crate::finding::{Change, Status};
 use crate::ledger::{Ledger, LedgerFile};
 use crate::map::{NeighbourNews, NodeMap, Thresholds};
 use crate::metrics::Question;
@@ -348,11 +348,6 @@ impl Core {
         self.engine.ledger()
     }
 
-    /// Whether a source that this code needs is unavailable.
-    pub(super) fn is_blind(&self, code: Code) -> bool {
-        self.engine.is_blind(code)
-    }
-
     /// Whether the first snapshot is complete, or has taken too long to wait for.
     pub(super) fn is_ready(&self) -> bool {
         self.engine.is_ready()
@@ -494,6 +489,7 @@ impl Core {
         short.extend(map.said_of_unkept_tasks());
         short.extend(map.said_of_unkept_netns());
         short.extend(map.said_of_memory());
+        short.extend(map.said_of_untold(&self.engine.untold()));
         let held_back = map.said_of_held_back(clock::now());
         let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
         short.extend(held_back.map(|(said, _)| said));

@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use super::flaps::{Flaps, Kept};
 use super::format::Loaded;
-use super::life::{Life, Record};
+use super::life::{Life, Record, Standing};
 use super::tenure::{self, Open, Row, RowKey};
 use crate::clock::Calendar;
 use crate::contract::{Netns, Tenure};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
-use crate::map::{Begun, Named, TenureKey};
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::map::Places;
+use crate::map::{Begun, Named, TenureKey, Whose};
 use crate::remedy::Daemon;
 
 /// An acknowledgement as it is requested.
@@ -144,6 +146,30 @@ impl Ledger {
         self.owed.is_empty() && self.life.is_at_rest()
     }
 
+    /// See [`Life::untold`].
+    #[must_use]
+    pub fn untold(&self) -> &BTreeMap<(Whose, Code), u64> {
+        self.life.untold()
+    }
+
+    /// See [`Life::is_spared`].
+    #[must_use]
+    pub fn is_spared(&self, id: &str) -> bool {
+        self.life.is_spared(id)
+    }
+
+    /// See [`Life::bound`].
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn bound(&mut self, places: Places) {
+        self.life.bound(places);
+    }
+
+    /// See [`Life::assert_is_bounded`].
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn assert_is_bounded(&self) {
+        self.life.assert_is_bounded();
+    }
+
     /// See [`Life::be_patient`].
     pub fn be_patient(&mut self, codes: &[Code]) {
         self.life.be_patient(codes);
@@ -154,16 +180,28 @@ impl Ledger {
         self.life.keep_while(holds);
     }
 
-    /// Returns what changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind: what
-    /// an earlier run left open is unknown, not gone.
+    /// As [`Ledger::observe_with`], if everything is the node's own and was judged.
+    #[cfg(test)]
     pub fn observe(
         &mut self,
         now: BootNs,
         candidates: &[Candidate],
         blind: &BTreeSet<Code>,
     ) -> Vec<Change> {
+        self.observe_with(now, candidates, blind, &Standing::default())
+    }
+
+    /// Returns what changed: see [`Life::observe_with`]. Until the first snapshot is complete every code must be blind:
+    /// what an earlier run left open is unknown, not gone.
+    pub fn observe_with(
+        &mut self,
+        now: BootNs,
+        candidates: &[Candidate],
+        blind: &BTreeSet<Code>,
+        standing: &Standing<'_>,
+    ) -> Vec<Change> {
         let mut changes = std::mem::take(&mut self.owed);
-        let fresh = self.life.observe(now, &self.calendar, candidates, blind);
+        let fresh = self.life.observe_with(now, &self.calendar, candidates, blind, standing);
         self.write_findings(&fresh);
         changes.extend(fresh);
         changes

@@ -305,6 +305,10 @@ fn whose_log_lines_a_finding_has() {
     assert_eq!(concerned(&feed, pod(1)), None, "root's");
     assert_eq!(concerned(&feed, HOST), None);
     assert_eq!(feed.map.user_concerned(&Subject::default()), None, "a reservation's");
+    // A name that a user may have chosen makes the finding nobody else's.
+    let named = Subject { pod: Some(Pod::default()), ..subject(users) };
+    assert_eq!(feed.map.whose(&named), Whose::User(Some(65_534)));
+    assert_eq!(feed.map.whose(&subject(pod(1))), Whose::Node, "root's");
     feed.tell(Observation::NetnsGone { netns: users });
     assert_eq!(concerned(&feed, users), Some(None), "no longer known");
     let named = Subject { pod: Some(Pod::default()), ..subject(users) };
