@@ -13,16 +13,19 @@ mod held;
 #[cfg(any(test, feature = "fuzzing"))]
 mod lives;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Calendar;
 use crate::contract::{Prefix, Tenure};
 use crate::detect::{self, Detection};
 use crate::fact::{BootNs, Fact, Observation, SourceName};
 use crate::finding::{Change, Code, Finding, Status};
+use crate::ledger::life::Standing;
 use crate::ledger::{AckRequest, Ledger, Loaded, TenureRow, Writes};
 use crate::map::request::Request;
-use crate::map::{CallEntry, Ending, NeighbourNews, NodeMap, TaskEntry, TenureEvent, Thresholds};
+use crate::map::{
+    CallEntry, Ending, NeighbourNews, NodeMap, TaskEntry, TenureEvent, Thresholds, Whose,
+};
 use crate::remedy::Daemon;
 
 /// The first snapshot counts as complete after this, in ns, whatever is still missing.
@@ -204,6 +207,7 @@ impl Engine {
         effects.wants = agenda.wants;
         self.consider_ready(now, &mut effects);
         self.take_tenures(&mut effects);
+        self.settle_untold_tenures(now, &mut effects);
         effects.neighbours = self.map.take_neighbour_news(self.wants_neighbours);
         effects.teardowns = self.map.take_endings();
         effects.untold_teardowns = self.map.take_untold_endings();
@@ -232,7 +236,11 @@ impl Engine {
         // A finding of an earlier run may not have been found again yet.
         ledger.be_patient(&detect::patient(now.since(self.started), thresholds));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
-        let changes = ledger.observe(now, detection.found(), &blind);
+        let standing = Standing {
+            whose: &|candidate| map.whose(&candidate.subject),
+            left_out: &|finding| detection.leaves_out(map, finding),
+        };
+        let changes = ledger.observe_with(now, detection.found(), &blind, &standing);
         self.blind = blind;
         changes
     }
@@ -280,6 +288,27 @@ impl Engine {
         }
     }
 
+    /// If there was no room for the end of a tenure in this step, ends those of which nothing is held any more.
+    fn settle_untold_tenures(&mut self, now: BootNs, effects: &mut Effects) {
+        let untold = self.map.take_untold_tenures();
+        self.ledger.missed_tenures(untold);
+        if untold > 0 && self.whole {
+            let ended = self.ledger.settle(&self.map.tenure_keys(), now);
+            effects.tenures.extend(ended.into_iter().map(TenureChange::Released));
+        }
+    }
+
+    /// Number of findings that are not told, or no longer looked at, because there is no room for them, by whose they are.
+    #[must_use]
+    pub fn untold(&self) -> BTreeMap<(Whose, Code), u64> {
+        let mut all = self.detection.unjudged(&self.map);
+        for (of, count) in self.ledger.untold() {
+            let known = all.entry(*of).or_default();
+            *known = known.saturating_add(*count);
+        }
+        all
+    }
+
     /// Acknowledges a finding, or with `None` withdraws the acknowledgement: see [`Ledger::acknowledge`].
     pub fn acknowledge(
         &mut self,
@@ -310,6 +339,13 @@ impl Engine {
     #[must_use]
     pub fn is_blind(&self, code: Code) -> bool {
         self.blind.contains(&code)
+    }
+
+    /// Whether it is not known if an open finding still holds: its code could not be judged in the last step, or there was
+    /// no room to judge this one.
+    #[must_use]
+    pub fn is_unjudged(&self, finding: &Finding) -> bool {
+        self.is_blind(finding.code) || self.ledger.is_spared(&finding.id)
     }
 
     /// Whether a finding of this code of an earlier run may not have been found again yet.

@@ -18,6 +18,7 @@
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
 //! - `queue`: what falls due by the clock.
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
+//! - `seats`: to whom findings count, and how many have room.
 //! - `refused`: rejected names and plugin runs, counted by source.
 //! - `view`: answers in the types of the JSON contract.
 //! - `bounds`: for tests, whether everything is within its bounds.
@@ -33,6 +34,7 @@ mod queue;
 mod refused;
 pub mod request;
 mod scheduler;
+mod seats;
 mod view;
 mod workload;
 
@@ -54,9 +56,10 @@ pub use ipam::{
 pub use kernel::{
     AddressEntry, AddressId, Begun, Ending, Identity, Kill, LinkEntry, LookEntry, Named,
     NeighbourEntry, NeighbourNews, Netns, NetnsId, NotKept, TaskEntry, Teardown, TenureEvent,
-    TenureKey, Whose, WorkerLook,
+    TenantKind, TenureKey, WorkerLook,
 };
 pub use scheduler::{Agenda, Thresholds};
+pub use seats::{Places, Seats, Whose};
 pub use view::{scope_name, state_name};
 pub(crate) use workload::strip_var;
 pub use workload::{

@@ -133,8 +133,8 @@ pub struct Finding {
     pub severity: Severity,
     /// Its state.
     pub status: Status,
-    /// Whether a source that it depends on does not answer, so that it is unknown whether it still holds. Set only in
-    /// answers of the daemon, and placed right after `status`: commands that check for an open finding must not accept
+    /// Whether a source that it depends on does not answer, or there was no room to judge it, so that it is unknown whether
+    /// it still holds. Set only in answers of the daemon, and placed right after `status`: commands that check for an open finding must not accept
     /// such a finding (`remedy/guard.rs`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unjudged: bool,

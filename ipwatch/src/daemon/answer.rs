@@ -236,7 +236,7 @@ fn findings(core: &Core, all: bool, what: Option<&str>) -> Result<Document, AskE
         }
     }
     for finding in found.iter_mut().filter(|one| one.status != Status::Resolved) {
-        finding.unjudged = core.is_blind(finding.code);
+        finding.unjudged = core.engine.is_unjudged(finding);
     }
     // A code of which nothing is found and which cannot be judged is not one of which there is nothing.
     Ok(Document { blind: core.engine.blind().collect(), ..core.document(Body::Findings(found)) })

@@ -21,7 +21,7 @@ use crate::contract::{Body, Document, Prefix, SCHEMA, SourceState};
 use crate::engine::{Effects, Engine, TenureChange};
 use crate::escape::escape;
 use crate::fact::{BootNs, Fact, Observation, Origin, Source, SourceName, SourceStatus};
-use crate::finding::{Change, Code, Status};
+use crate::finding::{Change, Status};
 use crate::ledger::{Ledger, LedgerFile};
 use crate::map::{NeighbourNews, NodeMap, Thresholds};
 use crate::metrics::Question;
@@ -348,11 +348,6 @@ impl Core {
         self.engine.ledger()
     }
 
-    /// Whether a source that this code needs is unavailable.
-    pub(super) fn is_blind(&self, code: Code) -> bool {
-        self.engine.is_blind(code)
-    }
-
     /// Whether the first snapshot is complete, or has taken too long to wait for.
     pub(super) fn is_ready(&self) -> bool {
         self.engine.is_ready()
@@ -490,6 +485,7 @@ impl Core {
         short.extend(map.said_of_unkept_tasks());
         short.extend(map.said_of_unkept_netns());
         short.extend(map.said_of_memory());
+        short.extend(map.said_of_untold(&self.engine.untold()));
         let held_back = map.said_of_held_back(clock::now());
         let is_short = !short.is_empty() || held_back.as_ref().is_some_and(|(_, read)| *read);
         short.extend(held_back.map(|(said, _)| said));
@@ -566,9 +562,10 @@ fn said_of_forgotten(ledger: &Ledger) -> String {
         .map(|(whose, count)| format!("{whose}: {count}"))
         .collect();
     format!(
-        "{} tenures are in no history: their network namespaces, or all of one user, have more than is kept ({})",
+        "{} tenures are in no history: their network namespaces, or all of one user, have more than is kept ({}), or more \
+         began and ended at once than are told",
         ledger.forgotten(),
-        of.join("; ")
+        if of.is_empty() { "none".to_owned() } else { of.join("; ") }
     )
 }
 

@@ -9,7 +9,7 @@ use super::scraped::Scrape;
 use crate::clock;
 use crate::contract::{Body, Document, IpamRange, Prefix, Probe};
 use crate::finding::{Code, Finding, Severity};
-use crate::map::{Netns, NodeMap, is_of_the_cluster};
+use crate::map::{Netns, NodeMap, NotKept, is_of_the_cluster};
 use crate::metrics::{
     AddressInfo, CRITICAL, Counted, CriticalFinding, Extent, FindingGroup, Question, RANGES,
     Reading, Role, Signal, Sizes,
@@ -59,7 +59,7 @@ fn read(core: &Core) -> Reading {
         sources,
         ledger: core.file.backlog(),
         sizes: sizes(core.map()),
-        not_kept: core.map().unkept_by_kind(),
+        not_kept: not_kept(core),
         unrecorded: core.ledger().forgotten(),
         beyond_bounds: core.map().beyond_bounds(),
         forgotten_claims: core.map().forgotten_claims(),
@@ -68,6 +68,15 @@ fn read(core: &Core) -> Reading {
     findings(&mut reading, core.ledger().open_findings(), core.map());
     telemetry(&mut reading, core.sinks.counters());
     reading
+}
+
+/// What is not kept for want of room, findings included.
+fn not_kept(core: &Core) -> BTreeMap<NotKept, u64> {
+    let mut all = core.map().unkept_by_kind();
+    for ((whose, _), count) in core.engine.untold() {
+        *all.entry(NotKept { kind: "findings", of: whose.class() }).or_default() += count;
+    }
+    all
 }
 
 /// Begins every counter at 0, so that its first increase is visible.

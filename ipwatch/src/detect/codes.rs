@@ -124,8 +124,13 @@ impl WarmUp {
 
 /// Every detector once, in the order in which findings are reported: that of [`Code::ALL`].
 pub(super) fn detectors() -> impl Iterator<Item = &'static Detector> {
+    judged().map(|(_, detector)| detector)
+}
+
+/// The same, each with the first code that it finds.
+pub(super) fn judged() -> impl Iterator<Item = (Code, &'static Detector)> {
     Code::ALL.iter().filter_map(|code| match entry(*code).found {
-        Found::By(detector) => Some(detector),
+        Found::By(detector) => Some((*code, detector)),
         Found::TheLast => None,
     })
 }

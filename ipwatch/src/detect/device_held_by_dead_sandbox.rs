@@ -2,7 +2,7 @@
 //! there, although the sandbox is dead. The next pod that needs it waits.
 
 use super::evidence::{self, By, Proof};
-use super::run::{Again, Detector, Judged, Subject};
+use super::run::{Again, Detector, Judged, Listed, Subject};
 use crate::fact::{BootNs, Holder, Link, Parent};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, Thresholds};
@@ -16,8 +16,8 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
-    map.dead_sandboxes().map(|(_, netns)| netns.id.into()).collect()
+fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Listed {
+    map.dead_sandboxes().map(|(_, netns)| netns.id.into()).collect::<Vec<_>>().into()
 }
 
 fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {

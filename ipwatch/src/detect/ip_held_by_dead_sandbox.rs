@@ -5,7 +5,7 @@
 //! reported counts only if a kubelet of this node made it: pods of a cluster inside a container are unknown here.
 
 use super::evidence::{self, By, Proof};
-use super::run::{Again, Detector, Judged, Subject};
+use super::run::{Again, Detector, Judged, Listed, Subject};
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, SandboxEntry, SandboxVerdict, TaskEntry, Thresholds};
@@ -19,9 +19,9 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
+fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Listed {
     let dead = map.dead_sandboxes().map(|(_, netns)| netns);
-    dead.chain(map.strangers()).map(|netns| netns.id.into()).collect()
+    dead.chain(map.strangers()).map(|netns| netns.id.into()).collect::<Vec<_>>().into()
 }
 
 fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {

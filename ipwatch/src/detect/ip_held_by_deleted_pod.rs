@@ -8,7 +8,7 @@
 //! counts as deleted. That the kubelet still has a pod proves nothing about the API server, and is never reported.
 
 use super::evidence::{self, By, Proof};
-use super::run::{Again, Detector, Judged, Subject};
+use super::run::{Again, Detector, Judged, Listed, Subject};
 use crate::contract::Holder;
 use crate::fact::BootNs;
 use crate::finding::{Candidate, Code, Evidence, Severity};
@@ -23,8 +23,8 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<Subject> {
-    map.deleted_pods(thresholds).map(|deleted| deleted.netns.id.into()).collect()
+fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Listed {
+    map.deleted_pods(thresholds).map(|deleted| deleted.netns.id.into()).collect::<Vec<_>>().into()
 }
 
 fn judge(map: &NodeMap, subject: &Subject, now: BootNs, thresholds: &Thresholds) -> Judged {

@@ -21,15 +21,17 @@ use std::net::IpAddr;
 use super::cause::{Cause, FRAMES, blocked_tasks};
 use super::evidence::{self, By, Proof};
 use super::exit_progress::{self, Thread, grace};
-use super::run::{self, Again, Detector, Judged};
+use super::run::{self, Again, Detector, Judged, Listed};
 use crate::contract::{Container, HolderKind, Pod};
 use crate::fact::{BootNs, Presence, TaskKey};
 use crate::finding::{Candidate, Code, Evidence, Severity, Subject};
-use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, TaskEntry, Thresholds};
+use crate::map::{Kill, Kinds, LookEntry, Netns, NodeMap, Places, TaskEntry, Thresholds};
 use crate::remedy::{Step, Text, said, text};
 
 /// Maximum number of threads that are listed, and of which the proof is told.
 const THREADS: usize = 32;
+/// Maximum number of processes that are judged: a user can have as many that hang as there are pids.
+const JUDGED: Places = Places { of_one: 64, of_users: 128, of_others: 1024 };
 /// `PF_EXITING` of `include/linux/sched.h`.
 const PF_EXITING: u32 = 0x4;
 /// SIGKILL (9) in a signal mask as `/proc/PID/status` prints it.
@@ -43,8 +45,8 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-/// Threads that should have ended by now: one subject for each process.
-fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<run::Subject> {
+/// Threads that should have ended by now: one subject for each process that has a place.
+fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Listed {
     let mut late: Vec<&TaskEntry> = map
         .seen_leaving()
         .filter(|task| task.look.as_ref().is_some_and(|look| is_late(task, look, thresholds)))
@@ -52,10 +54,11 @@ fn list(map: &NodeMap, _now: BootNs, thresholds: &Thresholds) -> Vec<run::Subjec
     late.sort_by_key(|task| task.key);
     let processes = late.chunk_by(|a, b| a.key.pid == b.key.pid && a.netns == b.netns);
     let subject = |threads: &[&TaskEntry]| {
+        let since = threads.iter().filter_map(|task| task.leaving_since()).min()?;
         let tasks = threads.iter().map(|task| task.key).collect();
-        Some(run::Subject { netns: threads.first()?.netns, tasks })
+        Some((since, run::Subject { netns: threads.first()?.netns, tasks }))
     };
-    processes.filter_map(subject).collect()
+    Listed::within(map, JUDGED, processes.filter_map(subject).collect())
 }
 
 fn judge(map: &NodeMap, subject: &run::Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged};
 use crate::fact::{BootNs, Mac};
-use crate::finding::{Candidate, Code, Severity};
+use crate::finding::{Candidate, Code, Finding, Severity};
 use crate::map::{
     Conflict, ConflictGrounds, Kinds, Match, Netns, NetnsId, NodeMap, Party, Thresholds,
 };
@@ -30,6 +30,12 @@ fn detect(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> Judged {
     let told = links.iter().filter_map(|((_, link), group)| candidate(map, *link, group, now));
     let again = Again::always_if(!links.is_empty() || map.has_failed_addresses());
     (told.collect(), again)
+}
+
+/// Whether a conflict that is not found may be one of an address that was rejected and is not kept.
+pub(super) fn leaves_out(map: &NodeMap, finding: &Finding) -> bool {
+    let netns = map.netns_of(&finding.subject).zip(finding.subject.ip);
+    netns.is_some_and(|(netns, ip)| map.leaves_out_rejected(netns, ip))
 }
 
 /// Groups by link and IP: one conflict is observed in many netns, and may get a third MAC later, or have only one known

@@ -5,7 +5,7 @@
 //! sandbox the runtime still has: its owner may clean up any moment.
 
 use super::evidence::{self, By, Proof};
-use super::run::{Again, Detector, Judged, Subject};
+use super::run::{Again, Detector, Judged, Listed, Subject};
 use crate::fact::{BootNs, Holder};
 use crate::finding::{Candidate, Code, Severity};
 use crate::map::{Kinds, Netns, NodeMap, SandboxVerdict, Thresholds};
@@ -25,10 +25,10 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     judge,
 };
 
-fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Vec<Subject> {
+fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Listed {
     let mut all: Vec<_> = map.taskless().map(|netns| netns.id).collect();
     all.sort_unstable();
-    all.into_iter().map(Subject::from).collect()
+    all.into_iter().map(Subject::from).collect::<Vec<_>>().into()
 }
 
 fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {

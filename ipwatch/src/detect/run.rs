@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fact::{BootNs, TaskKey};
-use crate::finding::{Candidate, Code};
-use crate::map::{Kinds, NetnsId, NodeMap, Thresholds, Tick};
+use crate::finding::{Candidate, Code, Finding};
+use crate::map::{Kinds, NetnsId, NodeMap, Places, Seats, Thresholds, Tick, Whose};
 
-use super::{SOURCES_SAY, codes, correlate};
+use super::{SOURCES_SAY, codes, correlate, neighbour_conflict};
 
 /// When a detector must look again although nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,48 @@ impl From<NetnsId> for Subject {
     }
 }
 
+/// The subjects of a detector.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// In the order in which they are reported.
+    subjects: Vec<Subject>,
+    /// The netns and the pid of those that are not judged for want of room.
+    left_out: BTreeSet<(NetnsId, u32)>,
+}
+
+impl From<Vec<Subject>> for Listed {
+    fn from(subjects: Vec<Subject>) -> Self {
+        Self { subjects, left_out: BTreeSet::new() }
+    }
+}
+
+impl Listed {
+    /// Processes, each with since when it is one: those for which there is a place. The oldest have it, so that a newer one
+    /// takes none of what is reported.
+    pub(super) fn within(map: &NodeMap, places: Places, all: Vec<(BootNs, Subject)>) -> Self {
+        if all.len() <= places.of_one {
+            return all.into_iter().map(|(_, subject)| subject).collect::<Vec<_>>().into();
+        }
+        let mut oldest: Vec<usize> = (0..all.len()).collect();
+        oldest.sort_by_key(|at| all[*at].0);
+        let mut seats = Seats::new(places);
+        let mut fits = vec![false; all.len()];
+        for at in oldest {
+            fits[at] = seats.take(map.whose_netns(all[at].1.netns), ());
+        }
+        let mut listed = Self::default();
+        for ((_, subject), fits) in all.into_iter().zip(fits) {
+            if fits {
+                listed.subjects.push(subject);
+            } else {
+                let pids = subject.tasks.iter().map(|task| (subject.netns, task.pid));
+                listed.left_out.extend(pids);
+            }
+        }
+        listed
+    }
+}
+
 /// The findings, and when to look again.
 pub(super) type Judged = (Vec<Candidate>, Again);
 
@@ -86,8 +128,7 @@ pub(super) enum Detector {
         listed_on: Kinds,
         /// Kinds whose change beyond one pod's netns may change the list of subjects.
         listed_beyond: Kinds,
-        /// The subjects, in the order in which they are reported.
-        list: fn(&NodeMap, BootNs, &Thresholds) -> Vec<Subject>,
+        list: fn(&NodeMap, BootNs, &Thresholds) -> Listed,
         /// Kinds whose change beyond one pod's netns makes it judge all subjects again. Addresses, links and tasks of a
         /// subject's own netns need not be declared.
         beyond: Kinds,
@@ -102,7 +143,7 @@ struct Kept {
     seen: Option<Tick>,
     again: Option<Again>,
     whole: Vec<Candidate>,
-    list: Vec<Subject>,
+    list: Listed,
     each: BTreeMap<Subject, Judged>,
 }
 
@@ -113,6 +154,8 @@ pub struct Detection {
     thresholds: Option<Thresholds>,
     /// With causes and severities, in the order of the detectors.
     found: Vec<Candidate>,
+    /// To whom these count, and the tick of that.
+    whose: (Option<Tick>, Vec<Whose>),
     /// Codes that cannot be judged because of a source, and the tick of that result.
     blind: (Option<Tick>, BTreeSet<Code>),
 }
@@ -134,7 +177,40 @@ impl Detection {
             self.found = all.cloned().collect();
             correlate::fold(map, now, thresholds, &mut self.found);
         }
+        let (seen, before) = &mut self.whose;
+        if changed || seen.is_none_or(|seen| map.changed(Kinds::NETNS, seen)) {
+            let whose = self.found.iter().map(|one| map.whose(&one.subject)).collect();
+            changed |= std::mem::replace(before, whose) != *before;
+            *seen = Some(map.tick());
+        }
         changed
+    }
+
+    /// Whether an open finding that is not found was not judged for want of room.
+    #[must_use]
+    pub fn leaves_out(&self, map: &NodeMap, finding: &Finding) -> bool {
+        if finding.code == Code::NeighbourConflict {
+            return neighbour_conflict::leaves_out(map, finding);
+        }
+        let kept = codes::judged().zip(&self.kept).find(|((code, _), _)| *code == finding.code);
+        let left_out = kept.map(|(_, kept)| &kept.list.left_out).filter(|left| !left.is_empty());
+        let netns = left_out.and_then(|_| map.netns_of(&finding.subject));
+        left_out.zip(netns).is_some_and(|(left_out, netns)| {
+            let mut pids = finding.holders.iter().filter_map(|holder| holder.pid);
+            pids.any(|pid| left_out.contains(&(netns, pid)))
+        })
+    }
+
+    /// Number of subjects that are not judged for want of room, by whose they are.
+    #[must_use]
+    pub fn unjudged(&self, map: &NodeMap) -> BTreeMap<(Whose, Code), u64> {
+        let mut all: BTreeMap<(Whose, Code), u64> = BTreeMap::new();
+        for ((code, _), kept) in codes::judged().zip(&self.kept) {
+            for (netns, _) in &kept.list.left_out {
+                *all.entry((map.whose_netns(*netns), code)).or_default() += 1;
+            }
+        }
+        all
     }
 
     /// Codes that cannot be judged now: see [`super::blind`].
@@ -158,7 +234,7 @@ impl Detection {
 
 impl Kept {
     fn found(&self) -> impl Iterator<Item = &Candidate> {
-        let each = self.list.iter().filter_map(|subject| self.each.get(subject));
+        let each = self.list.subjects.iter().filter_map(|subject| self.each.get(subject));
         self.whole.iter().chain(each.flat_map(|(found, _)| found))
     }
 
@@ -209,7 +285,7 @@ impl Kept {
         }
         let all = seen.is_none_or(|seen| map.changed_beyond(*beyond, seen));
         let mut before = std::mem::take(&mut self.each);
-        for subject in &self.list {
+        for subject in &self.list.subjects {
             let known = before.remove(subject);
             let stale = all
                 || seen.is_none_or(|seen| map.changed_in(subject.netns, seen))

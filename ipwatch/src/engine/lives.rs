@@ -15,13 +15,15 @@ use crate::fact::{
     Address, AddressKey, Boot, NetnsRef, Origin, Source, SourceStatus, Task, TaskKey, Unreported,
 };
 use crate::finding::{Candidate, Finding};
-use crate::map::ConflictGrounds;
+use crate::map::{ConflictGrounds, Places};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
 /// Steps of the clock, in ns.
 const STEPS: [u64; 10] =
     [1, MS, 100 * MS, 500 * MS, SEC, 3 * SEC, 5 * SEC, 31 * SEC, 121 * SEC, 301 * SEC];
+/// So small that lives reach it.
+const PLACES: Places = Places { of_one: 1, of_users: 1, of_others: 1 };
 const STATUSES: [SourceStatus; 4] =
     [SourceStatus::Down, SourceStatus::Active, SourceStatus::Degraded, SourceStatus::Active];
 
@@ -61,11 +63,13 @@ struct Twins {
 impl Twins {
     fn new(is_bounded: bool) -> Self {
         let now = BootNs(MS);
-        let mut engine = Engine::new(Settings::default(), now);
+        let (mut engine, mut ledger) = (Engine::new(Settings::default(), now), Ledger::default());
         if is_bounded {
             engine.map.bound_all();
+            engine.ledger.bound(PLACES);
+            ledger.bound(PLACES);
         }
-        Self { engine, ledger: Ledger::default(), now }
+        Self { engine, ledger, now }
     }
 
     /// Replays a line of a case, at its time or later.
@@ -92,7 +96,8 @@ impl Twins {
     /// The candidates from scratch, and the changes of the ledger that gets them.
     fn compare(&mut self) -> (Vec<Candidate>, Vec<Change>) {
         let Engine { map, thresholds, ready, started, .. } = &self.engine;
-        let found = detect::detect(map, self.now, thresholds);
+        let mut detection = Detection::default();
+        detection.update(map, self.now, thresholds);
         let blind = match ready {
             Some(_) => detect::blind(map, thresholds),
             None => Code::ALL.iter().copied().collect(),
@@ -100,8 +105,13 @@ impl Twins {
         self.ledger.set_second_look(thresholds.second_look);
         self.ledger.be_patient(&detect::patient(self.now.since(*started), thresholds));
         self.ledger.keep_while(|finding| detect::still_holds(map, finding, self.now));
-        let changes = self.ledger.observe(self.now, &found, &blind);
-        (found, changes)
+        let standing = Standing {
+            whose: &|candidate| map.whose(&candidate.subject),
+            left_out: &|finding| detection.leaves_out(map, finding),
+        };
+        let found = detection.found();
+        let changes = self.ledger.observe_with(self.now, found, &blind, &standing);
+        (found.to_vec(), changes)
     }
 
     /// Takes a step and compares. Returns the codes that were found.
@@ -113,6 +123,8 @@ impl Twins {
         let open = |ledger: &Ledger| ledger.open_findings().cloned().collect::<Vec<Finding>>();
         assert_eq!(open(&self.engine.ledger), open(&self.ledger));
         assert_eq!(self.engine.ledger.due(self.now), self.ledger.due(self.now));
+        assert_eq!(self.engine.ledger.untold(), self.ledger.untold());
+        self.ledger.assert_is_bounded();
         let Engine { map, thresholds, detection, .. } = &mut self.engine;
         assert_eq!(detection.blind(map, thresholds), detect::blind(map, thresholds));
         indexes_are_true(map, self.now);
@@ -208,6 +220,9 @@ impl Lived {
     fn step(&mut self, twins: &mut Twins) {
         self.codes.extend(twins.step());
         self.not_kept.extend(twins.engine.map.unkept_by_kind().keys().map(|what| what.kind));
+        if !twins.ledger.untold().is_empty() {
+            self.not_kept.insert("findings");
+        }
     }
 }
 

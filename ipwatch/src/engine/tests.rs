@@ -1,6 +1,7 @@
 //! The engine's own decisions: when it is ready, what is not reported before, what a restart keeps, and when everything
 //! is read again.
 
+mod bounds;
 mod held;
 mod same;
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::tenure::Row;
 use crate::fact::BootNs;
-use crate::map::{Identity, TenureKey, Whose};
+use crate::map::{Identity, TenureKey, TenantKind};
 
 /// Number of rows of one netns at once, and then one in [`EACH`] ns: less than 1 MB in an hour.
 const BURST: u64 = 128;
@@ -159,7 +159,7 @@ pub(super) struct Flaps {
     further_users: Tenant,
     /// Number of tenures without a row, in all and of these.
     lost: u64,
-    lost_of: BTreeMap<Whose, u64>,
+    lost_of: BTreeMap<TenantKind, u64>,
 }
 
 impl Default for Flaps {
@@ -181,15 +181,15 @@ impl Flaps {
         self.lost
     }
 
-    /// Whose tenures they were, the most first. Less than the whole if there are very many users.
-    pub(super) fn lost_of(&self) -> Vec<(Whose, u64)> {
+    /// TenantKind tenures they were, the most first. Less than the whole if there are very many users.
+    pub(super) fn lost_of(&self) -> Vec<(TenantKind, u64)> {
         let mut lost: Vec<_> = self.lost_of.iter().map(|(whose, count)| (*whose, *count)).collect();
         lost.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         lost
     }
 
     /// A tenure has ended.
-    pub(super) fn ended(&mut self, key: &TenureKey, row: &Row, whose: Whose, now: BootNs) -> Kept {
+    pub(super) fn ended(&mut self, key: &TenureKey, row: &Row, whose: TenantKind, now: BootNs) -> Kept {
         let kept = self.tenant(whose, now).ended(key, row, now);
         if kept == Kept::No {
             self.lost = self.lost.saturating_add(1);
@@ -201,11 +201,11 @@ impl Flaps {
         kept
     }
 
-    fn tenant(&mut self, whose: Whose, now: BootNs) -> &mut Tenant {
+    fn tenant(&mut self, whose: TenantKind, now: BootNs) -> &mut Tenant {
         let user = match whose {
-            Whose::Pod => return &mut self.pods,
-            Whose::Root => return &mut self.root,
-            Whose::User(user) => user,
+            TenantKind::Pod => return &mut self.pods,
+            TenantKind::Root => return &mut self.root,
+            TenantKind::User(user) => user,
         };
         if self.users.len() >= MAX_USERS && !self.users.contains_key(&user) {
             self.users.retain(|_, tenant| !tenant.is_at_rest(now));

@@ -9,9 +9,11 @@
 //!
 //! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
 //! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`], or for longer if it has come
-//! back before. Whoever else has the IP then is not acknowledged with it: [`acked`].
+//! back before. Whoever else has the IP then is not acknowledged with it: [`acked`]. How many can be open is bounded by
+//! whose they are: [`places`].
 
 mod acked;
+mod places;
 mod raised;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use self::acked::AckedFor;
+use self::places::Place;
+pub use self::places::Standing;
 use self::raised::{Raised, is_second};
 use super::tenure::millis;
 use crate::clock::Calendar;
@@ -27,6 +31,7 @@ use crate::fact::BootNs;
 use crate::finding::{
     Ack, Candidate, Change, ChangeKind, Code, Finding, Status, Subject, finding_id,
 };
+use crate::map::{Places, Whose};
 use crate::remedy;
 
 /// Maximum number of resolved findings in memory, the newest. The store keeps more.
@@ -81,6 +86,9 @@ pub struct Record {
     /// A higher severity that was seen once. Not stored either.
     #[serde(skip)]
     raised: Raised,
+    /// Its place. Not stored: whose it is depends on the map.
+    #[serde(skip)]
+    place: Option<Place>,
 }
 
 /// Which changes of a finding were reported, and when.
@@ -123,8 +131,8 @@ impl Record {
     pub fn over(finding: Finding) -> Self {
         let (observed, seen) = (BootNs::default(), BootNs::default());
         let (pacing, acked_for) = (Pacing::default(), AckedFor::default());
-        let raised = Raised::default();
-        Self { observed, seen, finding, pacing, missing: None, gap: 0, acked_for, raised }
+        let (raised, missing, gap, place) = (Raised::default(), None, 0, None);
+        Self { observed, seen, finding, pacing, missing, gap, acked_for, raised, place }
     }
 }
 
@@ -145,13 +153,17 @@ pub struct Life {
     second_look: u64,
     /// The daemon that commands query.
     daemon: remedy::Daemon,
+    /// How many findings can be open.
+    places: Places,
+    /// Those for which there was no place.
+    untold: BTreeMap<(Whose, Code), u64>,
+    /// Open findings that were not judged for want of room when they were last looked for.
+    spared: BTreeSet<String>,
 }
 
 impl Life {
-    /// Compares the current candidates with the open findings, and returns what changed.
-    ///
-    /// `blind` names the codes whose detectors miss a source right now: their findings may open and change, but none of
-    /// them is resolved.
+    /// As [`Life::observe_with`], if everything is the node's own and was judged.
+    #[cfg(test)]
     pub fn observe(
         &mut self,
         now: BootNs,
@@ -159,20 +171,36 @@ impl Life {
         candidates: &[Candidate],
         blind: &BTreeSet<Code>,
     ) -> Vec<Change> {
+        self.observe_with(now, calendar, candidates, blind, &Standing::default())
+    }
+
+    /// Compares the current candidates with the open findings, and returns what changed.
+    ///
+    /// `blind` names the codes whose detectors miss a source right now: their findings may open and change, but none of
+    /// them is resolved.
+    pub fn observe_with(
+        &mut self,
+        now: BootNs,
+        calendar: &Calendar,
+        candidates: &[Candidate],
+        blind: &BTreeSet<Code>,
+        standing: &Standing<'_>,
+    ) -> Vec<Change> {
         let seen = by_id(candidates);
         let date = calendar.date(now);
-        let mut changes = self.resolve_missing(now, calendar, &seen, blind);
+        let mut changes = self.resolve_missing(now, calendar, &seen, blind, standing);
         changes.extend(self.end_acks(&date));
-        // Collected before any finding is reported, so that a consequence that comes first in the list still names its
-        // cause.
-        let known: BTreeSet<String> = seen.keys().chain(self.open.keys()).cloned().collect();
         // In the order of the detectors, not of the ids, because a log shows this order.
         let mut told = BTreeSet::new();
-        for candidate in candidates {
-            let id = finding_id(candidate.code, &candidate.key);
-            let Some(candidate) = seen.get(&id).copied().filter(|_| told.insert(id.clone())) else {
-                continue;
-            };
+        let ids = candidates.iter().map(|one| finding_id(one.code, &one.key));
+        let ids = ids.filter(|id| told.insert(id.clone()));
+        let seen: Vec<(String, &Candidate)> =
+            ids.filter_map(|id| seen.get(&id).copied().map(|one| (id, one))).collect();
+        let opened = self.seat(&seen, standing);
+        // Collected before any finding is reported, so that a consequence that comes first in the list still names its
+        // cause.
+        let known: BTreeSet<String> = opened.keys().chain(self.open.keys()).cloned().collect();
+        for (id, candidate) in seen {
             let cause = candidate
                 .caused_by
                 .as_ref()
@@ -180,9 +208,10 @@ impl Life {
                 .filter(|cause| *cause != id && known.contains(cause));
             let remediation = Remediation::of(candidate, &self.daemon);
             let seen = Seen { candidate, cause, remediation };
-            let change = match self.open.get_mut(&id) {
-                Some(record) => update(record, now, calendar, seen, self.second_look),
-                None => Some(self.begin(id, calendar, seen)),
+            let change = match (self.open.get_mut(&id), opened.get(&id)) {
+                (Some(record), _) => update(record, now, calendar, seen, self.second_look),
+                (None, Some(place)) => Some(self.begin(id, calendar, seen, *place)),
+                (None, None) => None,
             };
             changes.extend(change);
         }
@@ -256,7 +285,7 @@ impl Life {
             let seen = one.missing.is_none() && one.acked_for.due().is_none();
             !waits && seen && ack.is_none_or(|ack| ack.until.is_none())
         };
-        self.inherited.is_empty() && self.open.values().all(rests)
+        self.inherited.is_empty() && self.spared.is_empty() && self.open.values().all(rests)
     }
 
     /// The open findings, by id.
@@ -331,8 +360,10 @@ impl Life {
         calendar: &Calendar,
         seen: &BTreeMap<String, &Candidate>,
         blind: &BTreeSet<Code>,
+        standing: &Standing<'_>,
     ) -> Vec<Change> {
         self.inherited.retain(|id| !seen.contains_key(id));
+        let mut spared = BTreeSet::new();
         let gone: Vec<Record> = self
             .open
             .extract_if(.., |id, record| {
@@ -340,10 +371,13 @@ impl Life {
                 let waits = self.inherited.contains(id)
                     && (self.patient.contains(&code) || self.kept.contains(id));
                 let unseen = !seen.contains_key(id) && !blind.contains(&code) && !waits;
-                unseen && record.is_missed(now)
+                let unjudged = unseen && (standing.left_out)(&record.finding);
+                spared.extend(unjudged.then(|| id.clone()));
+                unseen && !unjudged && record.is_missed(now)
             })
             .map(|(_, record)| record)
             .collect();
+        self.spared = spared;
         gone.into_iter()
             .map(|Record { mut finding, pacing, missing, .. }| {
                 finding.status = Status::Resolved;
@@ -355,7 +389,7 @@ impl Life {
             .collect()
     }
 
-    fn begin(&mut self, id: String, calendar: &Calendar, seen: Seen<'_>) -> Change {
+    fn begin(&mut self, id: String, calendar: &Calendar, seen: Seen<'_>, place: Place) -> Change {
         let Seen { candidate, cause, remediation } = seen;
         let before = self.resolved.iter().position(|known| known.id == id);
         let before = before.and_then(|at| self.resolved.remove(at));
@@ -398,6 +432,7 @@ impl Life {
             gap,
             acked_for,
             raised: Raised::default(),
+            place: Some(place),
             finding: finding.clone(),
         };
         self.open.insert(id, record);

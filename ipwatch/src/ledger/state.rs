@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use super::flaps::{Flaps, Kept};
 use super::format::Loaded;
-use super::life::{Life, Record};
+use super::life::{Life, Record, Standing};
 use super::tenure::{self, Open, Row, RowKey};
 use crate::clock::Calendar;
 use crate::contract::{Netns, Tenure};
 use crate::fact::BootNs;
 use crate::finding::{Ack, Candidate, Change, Code, Finding};
-use crate::map::{Begun, Named, TenureKey, Whose};
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::map::Places;
+use crate::map::{Begun, Named, TenantKind, TenureKey, Whose};
 use crate::remedy::Daemon;
 
 /// An acknowledgement as it is requested.
@@ -86,6 +88,8 @@ pub struct Ledger {
     life: Life,
     open: Open,
     flaps: Flaps,
+    /// Number of tenures that began or ended without being told to the ledger.
+    untold_tenures: u64,
     writes: Writes,
     /// Changes to return from the next [`Ledger::observe`]: findings that a reboot ended.
     owed: Vec<Change>,
@@ -142,6 +146,30 @@ impl Ledger {
         self.owed.is_empty() && self.life.is_at_rest()
     }
 
+    /// See [`Life::untold`].
+    #[must_use]
+    pub fn untold(&self) -> &BTreeMap<(Whose, Code), u64> {
+        self.life.untold()
+    }
+
+    /// See [`Life::is_spared`].
+    #[must_use]
+    pub fn is_spared(&self, id: &str) -> bool {
+        self.life.is_spared(id)
+    }
+
+    /// See [`Life::bound`].
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn bound(&mut self, places: Places) {
+        self.life.bound(places);
+    }
+
+    /// See [`Life::assert_is_bounded`].
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn assert_is_bounded(&self) {
+        self.life.assert_is_bounded();
+    }
+
     /// See [`Life::be_patient`].
     pub fn be_patient(&mut self, codes: &[Code]) {
         self.life.be_patient(codes);
@@ -152,16 +180,28 @@ impl Ledger {
         self.life.keep_while(holds);
     }
 
-    /// Returns what changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind: what
-    /// an earlier run left open is unknown, not gone.
+    /// As [`Ledger::observe_with`], if everything is the node's own and was judged.
+    #[cfg(test)]
     pub fn observe(
         &mut self,
         now: BootNs,
         candidates: &[Candidate],
         blind: &BTreeSet<Code>,
     ) -> Vec<Change> {
+        self.observe_with(now, candidates, blind, &Standing::default())
+    }
+
+    /// Returns what changed: see [`Life::observe_with`]. Until the first snapshot is complete every code must be blind:
+    /// what an earlier run left open is unknown, not gone.
+    pub fn observe_with(
+        &mut self,
+        now: BootNs,
+        candidates: &[Candidate],
+        blind: &BTreeSet<Code>,
+        standing: &Standing<'_>,
+    ) -> Vec<Change> {
         let mut changes = std::mem::take(&mut self.owed);
-        let fresh = self.life.observe(now, &self.calendar, candidates, blind);
+        let fresh = self.life.observe_with(now, &self.calendar, candidates, blind, standing);
         self.write_findings(&fresh);
         changes.extend(fresh);
         changes
@@ -245,7 +285,7 @@ impl Ledger {
         key: &TenureKey,
         at: BootNs,
         ended_by: &'static str,
-        whose: Whose,
+        whose: TenantKind,
     ) -> Option<Row> {
         let row = self.open.released(key, self.calendar.wall(at), ended_by)?;
         match self.flaps.ended(key, &row, whose, at) {
@@ -259,15 +299,20 @@ impl Ledger {
         Some(row)
     }
 
-    /// Number of tenures without a row, because their netns or its user exceeded a budget.
+    /// So many tenures began or ended for which the map had no room in one step.
+    pub fn missed_tenures(&mut self, count: u64) {
+        self.untold_tenures = self.untold_tenures.saturating_add(count);
+    }
+
+    /// Number of tenures without a row: their netns or its user exceeded a budget, or too many began and ended at once.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
-        self.flaps.lost()
+        self.flaps.lost().saturating_add(self.untold_tenures)
     }
 
     /// Of whom most of them are, with their number; the most first.
     #[must_use]
-    pub fn forgotten_of(&self) -> Vec<(Whose, u64)> {
+    pub fn forgotten_of(&self) -> Vec<(TenantKind, u64)> {
         self.flaps.lost_of()
     }
 

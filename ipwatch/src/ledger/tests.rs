@@ -14,7 +14,7 @@ use crate::clock::Calendar;
 use crate::contract::{Netns, Past, Prefix, Tenure};
 use crate::fact::{Boot, BootNs, NetnsRef, SourceStatus};
 use crate::finding::{Candidate, Change, ChangeKind, Code, Finding, Severity, Status, Subject};
-use crate::map::{Begun, Identity as NetnsIdentity, TenureKey, Whose};
+use crate::map::{Begun, Identity as NetnsIdentity, TenantKind, TenureKey};
 
 mod disk;
 mod file;
@@ -84,7 +84,7 @@ impl Whole {
     }
 
     fn released(&mut self, name: &str, at: BootNs, ended_by: &'static str) -> Option<Tenure> {
-        self.with(|ledger| ledger.released(&key(name), at, ended_by, Whose::Pod))
+        self.with(|ledger| ledger.released(&key(name), at, ended_by, TenantKind::Pod))
             .map(|row| row.tenure())
     }
 

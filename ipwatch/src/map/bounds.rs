@@ -28,7 +28,7 @@ impl NodeMap {
         self.assert_tasks_count();
         self.assert_fittings_count();
         self.kernel.assert_lists_are_bounded();
-        self.conflict.assert_evidence_is_bounded();
+        self.conflict.assert_evidence_is_bounded(|id| self.netns(id).is_some());
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
     }
 }

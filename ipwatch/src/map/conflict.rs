@@ -4,7 +4,8 @@
 //! - `reach`: which endpoints can reach each other, and which IPs are on two of them. `witness`: who else relies on
 //!   such an IP.
 //! - `claims`: which MACs were seen to claim an IP; `neighbour_conflict`: which claims contradict each other.
-//!   `unanswered`: neighbours without an answer. `evidence`: how much of both is kept.
+//!   `rejected`: addresses that failed duplicate address detection. `unanswered`: neighbours without an answer.
+//!   `evidence`: how much of all these is kept.
 //! - `ways`: which device leads to a pod; `orphan_routes`: routes to endpoints that do not exist.
 //!
 //! Invariants: a plan of reachability matches the current links, or is discarded; a claim is attributed to an endpoint
@@ -15,6 +16,7 @@ mod evidence;
 mod neighbour_conflict;
 mod orphan_routes;
 mod reach;
+mod rejected;
 mod unanswered;
 mod ways;
 mod witness;
@@ -66,11 +68,6 @@ impl Conflicts {
         self.claims.unsettle_ip(ip);
     }
 
-    /// Duplicate address detection failed: another host on the link has this IP.
-    pub(super) fn address_refused(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr) {
-        self.claims.dad_failed(id, ifindex, ip);
-    }
-
     /// A neighbour entry was added or changed.
     pub(super) fn neighbour_told(
         &mut self,
@@ -100,8 +97,8 @@ impl Conflicts {
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn assert_evidence_is_bounded(&self) {
-        self.claims.assert_evidence_is_bounded();
+    pub(super) fn assert_evidence_is_bounded(&self, exists: impl Fn(NetnsId) -> bool) {
+        self.claims.assert_evidence_is_bounded(exists);
         self.unanswered.assert_evidence_is_bounded();
     }
 

@@ -47,6 +47,8 @@ mod unresolved_peers;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+#[cfg(test)]
+pub(in crate::map) use addresses::asked;
 pub use addresses::{AddressEntry, AddressId};
 pub use identity::{Identity, NetnsId};
 pub use neighbours::NeighbourEntry;
@@ -57,7 +59,7 @@ pub use news::NeighbourNews;
 pub use not_kept::NotKept;
 pub use task::{Kill, LookEntry, TaskEntry};
 pub use teardown::{Ending, Teardown, WorkerLook};
-pub use tenants::Whose;
+pub use tenants::TenantKind;
 pub(in crate::map) use tenants::{Room, Tenant};
 pub use tenure::{Begun, Named, TenureEvent, TenureKey};
 
@@ -123,6 +125,11 @@ impl Kernel {
         last: IpAddr,
     ) -> impl Iterator<Item = (IpAddr, NetnsId)> {
         self.by_ip.range((first, NetnsId::MIN)..=(last, NetnsId::MAX)).copied()
+    }
+
+    /// Whether a netns has this IP.
+    pub(super) fn has(&self, ip: IpAddr, id: NetnsId) -> bool {
+        self.by_ip.contains(&(ip, id))
     }
 
     /// Every address, with the netns that has it, in the order of IPs.

@@ -84,7 +84,7 @@ fn what_looks_at_changes_finds_what_looks_at_everything_does() {
     let missed: Vec<&Code> = others.filter(|code| !codes.contains(code)).collect();
     assert_eq!(missed, [&Code::VethOrphaned; 0], "these lives show nothing of them");
     let not_kept = not_kept.into_inner();
-    for kind in ["addresses", "netns", "tasks"] {
+    for kind in ["addresses", "findings", "netns", "tasks"] {
         assert!(not_kept.contains(kind), "{kind}: this bound is never reached");
     }
 }

@@ -21,15 +21,15 @@ fn date(ms: u64) -> WallMs {
     WallMs(1_767_225_600_000 + ms as i64)
 }
 
-const A: Whose = Whose::User(Some(1_000));
-const B: Whose = Whose::User(Some(1_001));
+const A: TenantKind = TenantKind::User(Some(1_000));
+const B: TenantKind = TenantKind::User(Some(1_001));
 
 /// An address that was added and removed in this netns at this time, in ms. What a pod has is named.
-fn comes_and_goes(flaps: &mut Flaps, netns: u64, ip: &str, ms: u64, whose: Whose) -> Told {
-    passes(flaps, netns, ip, ms, whose, whose == Whose::Pod)
+fn comes_and_goes(flaps: &mut Flaps, netns: u64, ip: &str, ms: u64, whose: TenantKind) -> Told {
+    passes(flaps, netns, ip, ms, whose, whose == TenantKind::Pod)
 }
 
-fn passes(flaps: &mut Flaps, netns: u64, ip: &str, ms: u64, whose: Whose, named: bool) -> Told {
+fn passes(flaps: &mut Flaps, netns: u64, ip: &str, ms: u64, whose: TenantKind, named: bool) -> Told {
     let mut open = Open::default();
     let ip = ip.parse().unwrap();
     let key = TenureKey { netns: Identity::Cookie(netns), ifindex: 2, ip, prefix_len: 24 };
@@ -55,7 +55,7 @@ fn one_that_flaps_has_a_budget_and_one_row_tells_of_the_rest() {
     let mut own = 0;
     let mut last = None;
     for n in 0..4_812 {
-        match comes_and_goes(&mut flaps, 7, "10.0.0.1", 10 * n, Whose::Pod) {
+        match comes_and_goes(&mut flaps, 7, "10.0.0.1", 10 * n, TenantKind::Pod) {
             Told::Own(_) => own += 1,
             Told::Within(row) => last = Some(row.tenure()),
             Told::No => panic!("there is a row of this address"),
@@ -67,10 +67,10 @@ fn one_that_flaps_has_a_budget_and_one_row_tells_of_the_rest() {
     assert!(last.times.is_some_and(|times| times > 1), "{last:?}");
     assert_eq!(flaps.lost(), 0);
     // Other netns are not affected.
-    let other = comes_and_goes(&mut flaps, 8, "10.0.0.2", 48_120, Whose::Pod);
+    let other = comes_and_goes(&mut flaps, 8, "10.0.0.2", 48_120, TenantKind::Pod);
     assert!(matches!(other, Told::Own(_)), "{other:?}");
     // An hour later the budget is full again.
-    let again = comes_and_goes(&mut flaps, 7, "10.0.0.1", 3_600_000, Whose::Pod);
+    let again = comes_and_goes(&mut flaps, 7, "10.0.0.1", 3_600_000, TenantKind::Pod);
     assert!(matches!(again, Told::Own(_)), "{again:?}");
 }
 
@@ -79,7 +79,7 @@ fn each_time_is_counted_once() {
     let mut flaps = Flaps::default();
     let mut rows: HashMap<[u8; 33], u64> = HashMap::new();
     for n in 0..1_000 {
-        let kept = comes_and_goes(&mut flaps, 7, "10.0.0.1", n, Whose::Pod);
+        let kept = comes_and_goes(&mut flaps, 7, "10.0.0.1", n, TenantKind::Pod);
         let (Told::Own(row) | Told::Within(row)) = kept else { panic!("{kept:?}") };
         rows.insert(row.name().0, row.tenure().times.unwrap_or(1).into());
     }
@@ -88,7 +88,7 @@ fn each_time_is_counted_once() {
 
 #[test]
 fn many_addresses_of_a_netns_leave_no_more() {
-    for whose in [A, Whose::Root, Whose::Pod] {
+    for whose in [A, TenantKind::Root, TenantKind::Pod] {
         let mut flaps = Flaps::default();
         let mut own = 0_u64;
         for n in 0..10_000_u64 {
@@ -103,7 +103,7 @@ fn many_addresses_of_a_netns_leave_no_more() {
 }
 
 /// How many of these of one tenure each get a row, in netns that were not seen before.
-fn one_each(flaps: &mut Flaps, many: u64, whose: Whose, named: bool) -> u64 {
+fn one_each(flaps: &mut Flaps, many: u64, whose: TenantKind, named: bool) -> u64 {
     let first = 1_000_000 * (flaps.lost() + 1);
     let own = |n: u64| passes(flaps, first + n, "10.0.0.1", 1_000, whose, named);
     (0..many).map(own).filter(|kept| matches!(kept, Told::Own(_))).count() as u64
@@ -119,14 +119,14 @@ fn a_user_with_many_netns_costs_nobody_else_a_row() {
         comes_and_goes(&mut flaps, 100 + n % 50, "10.0.0.1", 1_000, A);
     }
     for (whose, named) in
-        [(B, false), (Whose::Root, false), (Whose::Root, true), (Whose::Pod, true)]
+        [(B, false), (TenantKind::Root, false), (TenantKind::Root, true), (TenantKind::Pod, true)]
     {
         assert_eq!(one_each(&mut flaps, 1_000, whose, named), 1_000, "{whose} {named}");
     }
     // Whoever flaps beside him is still told of in one row.
     let mut rows = Vec::new();
     for n in 0..1_000 {
-        match comes_and_goes(&mut flaps, 7, "10.0.0.9", 2_000 + n, Whose::Pod) {
+        match comes_and_goes(&mut flaps, 7, "10.0.0.9", 2_000 + n, TenantKind::Pod) {
             Told::No => panic!("there is a row of this address"),
             Told::Within(row) | Told::Own(row) => rows.push(row.name()),
         }
@@ -141,7 +141,7 @@ fn what_is_kept_of_users_is_bounded_however_many_there_are() {
     let mut flaps = Flaps::default();
     let mut own = 0;
     for uid in 0..1_000 {
-        own += one_each(&mut flaps, 2_000, Whose::User(Some(uid)), false);
+        own += one_each(&mut flaps, 2_000, TenantKind::User(Some(uid)), false);
     }
     assert!(own <= (MAX_USERS as u64 + 1) * (BURST_OF_A_USER + 1), "{own}");
     assert_eq!(flaps.users.len(), MAX_USERS);
@@ -157,15 +157,15 @@ fn what_is_kept_of_users_is_bounded_however_many_there_are() {
 #[test]
 fn netns_of_root_that_nothing_names_share_first_rows_alone() {
     let mut flaps = Flaps::default();
-    let own = one_each(&mut flaps, 10_000, Whose::Root, false);
+    let own = one_each(&mut flaps, 10_000, TenantKind::Root, false);
     assert!(own <= BURST_OF_OTHERS + 1, "{own}");
     assert!(flaps.root.netns.len() <= MAX_NETNS);
     // Two that flap for an hour take nothing from one that comes once.
     let mut flaps = Flaps::default();
     for n in 0..360_000 {
-        comes_and_goes(&mut flaps, n % 4, "10.0.0.1", n * 10, Whose::Root);
+        comes_and_goes(&mut flaps, n % 4, "10.0.0.1", n * 10, TenantKind::Root);
     }
-    let once = comes_and_goes(&mut flaps, 9, "10.0.0.9", 3_600_000, Whose::Root);
+    let once = comes_and_goes(&mut flaps, 9, "10.0.0.9", 3_600_000, TenantKind::Root);
     assert!(matches!(once, Told::Own(_)), "{once:?}");
     assert_eq!(flaps.lost(), 0);
 }
@@ -176,7 +176,7 @@ fn an_hour_of_one_that_flaps_is_less_than_a_megabyte() {
     let mut flaps = Flaps::default();
     let mut rows = HashMap::new();
     for n in 0..720_000 {
-        match comes_and_goes(&mut flaps, 7, "10.244.171.213", 5 * n, Whose::Pod) {
+        match comes_and_goes(&mut flaps, 7, "10.244.171.213", 5 * n, TenantKind::Pod) {
             Told::Own(row) | Told::Within(row) => rows.insert(row.name(), row),
             Told::No => panic!("there is a row of this address"),
         };

@@ -700,3 +700,66 @@ fn the_pods_name_is_told_at_once() {
     let later = 4 * SEC + SEC / 2;
     assert_eq!(see(&mut life, later, &[named(later, "api-1")]), []);
 }
+
+/// So many candidates about netns of one user.
+fn many(from: usize, count: usize, severity: Severity) -> Vec<Candidate> {
+    let keys = (from..from + count).map(|n| format!("{n:05}"));
+    keys.map(|key| Candidate { severity, ..candidate(&key, 10) }).collect()
+}
+
+/// What they change if all are Alice's, or all Bob's whose keys begin with `9`.
+fn see_of_users(
+    life: &mut Life,
+    now: u64,
+    candidates: &[Candidate],
+    blind: &BTreeSet<Code>,
+) -> (usize, usize) {
+    let whose = |one: &Candidate| Whose::User(Some(1_000 + u32::from(one.key.starts_with('9'))));
+    let standing = Standing { whose: &whose, ..Standing::default() };
+    let changes = life.observe_with(BootNs(now), &CALENDAR, candidates, blind, &standing);
+    life.assert_is_bounded();
+    let of = |kind| changes.iter().filter(|change| change.change == kind).count();
+    (of(ChangeKind::Opened), of(ChangeKind::Resolved))
+}
+
+#[test]
+fn findings_of_one_user_are_bounded_and_take_no_place_of_what_asks_for_action() {
+    let (mut life, none) = (Life::default(), BTreeSet::new());
+    let mut all = many(0, 300, Severity::Info);
+    assert_eq!(see_of_users(&mut life, 11, &all, &none), (64, 0));
+    assert_eq!(life.untold().values().sum::<u64>(), 236);
+    all.extend(many(90_000, 3, Severity::Info));
+    all.extend(many(1_000, 2, Severity::Warning));
+    assert_eq!(see_of_users(&mut life, 12, &all, &none), (5, 0), "another's, and two that ask");
+    // It is none of those that are open that have no room.
+    let open: Vec<String> = life.open().map(|one| one.finding.id.clone()).collect();
+    all.reverse();
+    assert_eq!(see_of_users(&mut life, 13, &all, &none), (0, 0));
+    assert_eq!(life.open().map(|one| one.finding.id.clone()).collect::<Vec<_>>(), open);
+    all.reverse();
+    assert_eq!(see_of_users(&mut life, 14, &all[10..], &none), (10, 10), "others take their place");
+}
+
+/// While a code is blind nothing of it ends: whoever goes on making others does not make more.
+#[test]
+fn what_cannot_end_keeps_its_place() {
+    let mut life = Life::default();
+    let blind = BTreeSet::from([CODE]);
+    assert_eq!(see_of_users(&mut life, 11, &many(0, 64, Severity::Info), &blind), (64, 0));
+    let others = many(100, 64, Severity::Info);
+    assert_eq!(see_of_users(&mut life, 12, &others, &blind), (0, 0));
+    assert_eq!(see_of_users(&mut life, 13, &others, &BTreeSet::new()), (64, 64));
+}
+
+/// A cause for which there is no place is not named: nobody could ask for it.
+#[test]
+fn a_cause_without_a_place_is_not_named() {
+    let mut life = Life::default();
+    let places = Places { of_one: 1, ..Places::default() };
+    life.bound(places);
+    let other = Candidate { code: Code::NetnsLeaked, ..candidate("c", 10) };
+    let caused = Candidate { caused_by: Some((CODE, "b".to_owned())), ..other };
+    let all = [candidate("a", 10), candidate("b", 10), caused];
+    assert_eq!(see_of_users(&mut life, 11, &all, &BTreeSet::new()), (2, 0));
+    assert!(life.open().all(|one| one.finding.caused_by.is_none()));
+}

@@ -11,6 +11,7 @@ use crate::fact::{BootNs, Claim, ClaimKind, Mac, Neighbour, NetnsRef};
 
 use super::evidence::{Admission, Evidence};
 use super::neighbour_conflict::{Conflict, PROXY};
+use super::rejected::Rejected;
 use crate::map::kernel::{Tenant, heard, is_routable};
 use crate::map::queue::Queue;
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Table};
@@ -129,7 +130,7 @@ pub(in crate::map) struct Claims {
     /// A conflict was removed since the last settling.
     lost: bool,
     /// Addresses that failed duplicate address detection.
-    dad: BTreeSet<Key>,
+    pub(super) dad: Rejected,
     /// Number of IPs of a device for which a MAC only ever replied: kept because the check for proxies is frequent.
     answering: Table<(NetnsId, u32, Mac), usize>,
     /// Whether a probe reports neighbour updates.
@@ -348,22 +349,23 @@ impl Claims {
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(in crate::map) fn assert_evidence_is_bounded(&self) {
+    pub(in crate::map) fn assert_evidence_is_bounded(&self, exists: impl Fn(NetnsId) -> bool) {
         self.kept.assert_is_bounded();
+        self.dad.assert_is_bounded(exists);
     }
 
     pub(in crate::map) fn forget_device(&mut self, id: NetnsId, ifindex: u32) {
         let on_it = self.kept.of(id).filter(|(_, _, on)| *on == ifindex);
         let keys: Vec<Key> = on_it.copied().collect();
         keys.iter().for_each(|key| self.forget(key));
-        self.dad.retain(|(_, netns, on)| (*netns, *on) != (id, ifindex));
+        self.dad.forget_device(id, ifindex);
     }
 
     pub(in crate::map) fn forget_netns(&mut self, id: NetnsId) {
         let keys: Vec<Key> = self.kept.of(id).copied().collect();
         keys.iter().for_each(|key| self.forget(key));
         self.kept.forget_netns(id);
-        self.dad.retain(|(_, netns, _)| *netns != id);
+        self.dad.forget_netns(id);
     }
 
     /// An entry was set manually: that is no claim, unless its MAC is observed later.
@@ -381,12 +383,6 @@ impl Claims {
         {
             side.hand = Some(at);
             self.unsettle_key((ip, id, ifindex));
-        }
-    }
-
-    pub(in crate::map) fn dad_failed(&mut self, id: NetnsId, ifindex: u32, ip: IpAddr) {
-        if is_routable(ip) {
-            self.dad.insert((ip, id, ifindex));
         }
     }
 
@@ -466,6 +462,7 @@ impl Claims {
     /// It may have turned out whose a netns is.
     pub(in crate::map) fn counts_to(&mut self, id: NetnsId, tenant: Option<Tenant>) {
         self.kept.counts_to(id, tenant);
+        self.dad.counts_to(id, tenant);
     }
 
     /// Number of IPs of each netns whose claims were forgotten for want of room.
@@ -597,13 +594,9 @@ impl NodeMap {
         if std::mem::take(&mut self.conflict.claims.lost) {
             self.changes.mark(Kinds::NEIGHBOURS);
         }
-        let gone: Vec<Key> =
-            self.conflict.claims.dad.iter().filter(|key| !self.has_failed(key)).copied().collect();
-        gone.iter().for_each(|key| {
-            self.conflict.claims.dad.remove(key);
-        });
-        let Claims { due, unsettled, .. } = &self.conflict.claims;
-        due.next().into_iter().chain(unsettled.later).min()
+        self.settle_rejected(now);
+        let Claims { due, unsettled, dad, .. } = &self.conflict.claims;
+        [due.next(), unsettled.later, dad.due()].into_iter().flatten().min()
     }
 
     fn settle_claim(
@@ -642,13 +635,6 @@ impl NodeMap {
             };
             self.changes.mark(Kinds::NEIGHBOURS);
         }
-    }
-
-    /// Whether an address has failed duplicate address detection.
-    pub(in crate::map) fn has_failed(&self, (ip, id, ifindex): &Key) -> bool {
-        let entry = self.netns(*id);
-        let mut own = entry.into_iter().flat_map(|entry| entry.on_device(*ifindex, *ip));
-        own.any(|(_, known)| known.dad_failed())
     }
 
     /// A copy of the side with its current home on this node.

@@ -1,5 +1,5 @@
-//! How many observations are kept as evidence, and which are forgotten first. Pure bookkeeping, for `claims` and
-//! `unanswered`.
+//! How many observations are kept as evidence, and which are forgotten first. Pure bookkeeping, for `claims`, `rejected`
+//! and `unanswered`.
 //!
 //! A netns gives up its own oldest observation if it has its maximum. If all netns together have theirs, `tenants` says who
 //! gives: whoever creates more netns gets no more room, and a pod gives only to other pods. The host's netns has room of its
@@ -88,6 +88,24 @@ impl<K: Copy + Ord, const OF_ONE: usize, const IN_ALL: usize> Evidence<K, OF_ONE
         Admission::InsteadOf(key)
     }
 
+    /// As [`Evidence::admit`], for what stands and is not only heard now and then: a netns keeps what it has, and another one
+    /// gives its newest. Nothing is counted as forgotten, because whatever stands can be found again.
+    pub(super) fn admit_standing(&mut self, id: NetnsId, tenant: Option<Tenant>) -> Admission<K> {
+        let own = self.kept.get(&id).map_or(0, |keys| keys.by_age.len());
+        let from = match tenant {
+            _ if own >= OF_ONE => None,
+            Some(tenant) if self.room.kept() >= IN_ALL => {
+                self.room.giver(tenant, own, 1).map(|giver| giver.id)
+            }
+            _ => return Admission::Fits,
+        };
+        let keys = from.and_then(|from| Some((from, self.kept.get(&from)?)));
+        let newest = keys.and_then(|(from, keys)| Some((from, keys.by_age.last().copied()?)));
+        let Some((from, (at, key))) = newest else { return Admission::Refused };
+        self.remove(from, key, at);
+        Admission::InsteadOf(key)
+    }
+
     fn count_forgotten(&mut self, id: NetnsId) {
         self.forgotten = self.forgotten.saturating_add(1);
         let count = self.forgotten_of.entry(id).or_default();
@@ -153,6 +171,12 @@ impl<K: Copy + Ord, const OF_ONE: usize, const IN_ALL: usize> Evidence<K, OF_ONE
         assert_eq!(self.room.kept(), tenants.map(|keys| keys.by_age.len()).sum::<usize>());
     }
 
+    /// The netns of which anything is kept.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn netns(&self) -> impl Iterator<Item = NetnsId> {
+        self.kept.keys().copied()
+    }
+
     /// Number of observations forgotten for want of room.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten
@@ -168,14 +192,21 @@ impl NodeMap {
     /// What was forgotten for want of room, by tenant, for people; those of whom most was forgotten come first.
     #[must_use]
     pub fn said_of_forgotten(&self) -> Option<String> {
+        /// By kind, and the netns concerned.
+        type Forgotten = ([u64; 3], BTreeSet<NetnsId>);
         const LISTED: usize = 3;
-        const KINDS: [&str; 2] =
-            ["claims of IPs", "neighbours that are permanent or do not answer"];
+        const KINDS: [&str; 3] = [
+            "claims of IPs",
+            "neighbours that are permanent or do not answer",
+            "rejected addresses",
+        ];
         let claims = self.conflict.claims.forgotten().map(|(id, count)| (id, 0, count));
         let neighbours = self.conflict.unanswered.forgotten().map(|(id, count)| (id, 1, count));
+        let rejected = self.unkept_rejected().map(|(id, count)| (id, 2, count));
         // `None` is the host's netns.
-        let mut tenants: BTreeMap<Option<Tenant>, ([u64; 2], BTreeSet<NetnsId>)> = BTreeMap::new();
-        for (id, kind, count) in claims.chain(neighbours) {
+        let mut tenants: BTreeMap<Option<Tenant>, Forgotten> = BTreeMap::new();
+        let all = claims.chain(neighbours).chain(rejected).filter(|(.., count)| *count > 0);
+        for (id, kind, count) in all {
             let Some(entry) = self.netns(id) else { continue };
             let (forgotten, netns) = tenants.entry(entry.counts_to()).or_default();
             forgotten[kind] += count;
@@ -183,18 +214,17 @@ impl NodeMap {
         }
         let mut tenants: Vec<_> = tenants.into_iter().collect();
         tenants.sort_by_key(|(_, (forgotten, _))| std::cmp::Reverse(forgotten.iter().sum::<u64>()));
-        let of =
-            |(tenant, (forgotten, netns)): &(Option<Tenant>, ([u64; 2], BTreeSet<NetnsId>))| {
-                let mut said =
-                    tenant.map_or("the host".to_owned(), |tenant| self.said_of_tenant(tenant));
-                let mut apart = ": ";
-                for (kind, count) in KINDS.iter().zip(forgotten).filter(|(_, count)| **count > 0) {
-                    let _ = write!(said, "{apart}{count} {kind}");
-                    apart = ", ";
-                }
-                let _ = write!(said, ", of {} network namespaces", netns.len());
-                said
-            };
+        let of = |(tenant, (forgotten, netns)): &(Option<Tenant>, Forgotten)| {
+            let mut said =
+                tenant.map_or("the host".to_owned(), |tenant| self.said_of_tenant(tenant));
+            let mut apart = ": ";
+            for (kind, count) in KINDS.iter().zip(forgotten).filter(|(_, count)| **count > 0) {
+                let _ = write!(said, "{apart}{count} {kind}");
+                apart = ", ";
+            }
+            let _ = write!(said, ", of {} network namespaces", netns.len());
+            said
+        };
         let listed: Vec<String> = tenants.iter().take(LISTED).map(of).collect();
         (!listed.is_empty()).then(|| format!("forgotten for want of room: {}", listed.join("; ")))
     }
@@ -285,6 +315,18 @@ mod tests {
         assert_eq!(kept.evidence.admit(id(1), ALICE, |_| true), Admission::Fits);
         kept.evidence.add(id(1), ALICE, 200, BootNs(200));
         assert_eq!(kept.evidence.admit(id(1), ALICE, |_| true), Admission::InsteadOf(2));
+    }
+
+    #[test]
+    fn of_what_stands_a_netns_keeps_its_first_and_gives_its_newest() {
+        let mut kept = Kept::default();
+        kept.observe(1, ALICE, 8);
+        assert_eq!(kept.evidence.admit_standing(id(1), ALICE), Admission::Refused);
+        (2..=4).for_each(|netns| kept.observe(netns, ALICE, 8));
+        assert_eq!(kept.evidence.admit_standing(id(5), BOB), Admission::InsteadOf(32));
+        kept.evidence.add(id(5), BOB, 100, BootNs(100));
+        assert_eq!((kept.of(4), kept.of(5)), ((25..=31).collect(), vec![100]));
+        assert_eq!(kept.evidence.forgotten(), 0);
     }
 
     #[test]

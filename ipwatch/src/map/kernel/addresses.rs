@@ -127,6 +127,8 @@ impl Netns {
     }
 
     pub(in crate::map) fn is_routable(&self, key: &AddressId) -> bool {
+        #[cfg(test)]
+        asked::ADDRESSES.set(asked::ADDRESSES.get() + 1);
         is_routable(key.local)
             && !self.links.get(&key.ifindex).is_some_and(|entry| entry.link.loopback)
     }
@@ -195,7 +197,7 @@ impl NodeMap {
             known.touched = known.touched.max(at);
         }
         if known.dad_failed() {
-            self.conflict.address_refused(id, key.ifindex, key.local);
+            self.address_rejected(id, key.ifindex, key.local, at);
         }
     }
 
@@ -218,7 +220,7 @@ impl NodeMap {
         entry.addresses.insert(key, new);
         self.recount(id);
         if dad_failed {
-            self.conflict.address_refused(id, key.ifindex, key.local);
+            self.address_rejected(id, key.ifindex, key.local, at);
         }
         self.conflict.ip_moved(key.local);
         self.kernel.by_ip.insert((key.local, id));
@@ -313,7 +315,7 @@ impl NodeMap {
         if let Some(mac) = offender {
             self.hear(id, ifindex, ip, mac, How::Dad, at);
         }
-        self.conflict.address_refused(id, ifindex, ip);
+        self.address_rejected(id, ifindex, ip, at);
         let Some(entry) = self.kernel.netns.get_mut(&id) else { return };
         for (_, known) in entry.addresses.range_mut(all_of(ifindex, ip)) {
             known.flags = Some(known.flags.unwrap_or(0) | IFA_F_DADFAILED);
@@ -321,5 +323,16 @@ impl NodeMap {
             self.conflict.ip_changed(ip);
             known.touched = known.touched.max(at);
         }
+    }
+}
+
+/// Lets a test count work instead of time.
+#[cfg(test)]
+pub(in crate::map) mod asked {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Number of addresses of which it was asked whether others can reach them.
+        pub(in crate::map) static ADDRESSES: Cell<usize> = const { Cell::new(0) };
     }
 }

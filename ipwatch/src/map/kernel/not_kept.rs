@@ -9,7 +9,8 @@ use crate::map::NodeMap;
 /// One kind of what is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NotKept {
-    /// `addresses`, `links`, `neighbours`, `routes`, `vlans` (and names of other netns), `tasks`, `netns`.
+    /// `addresses`, `links`, `neighbours`, `routes`, `vlans` (and names of other netns), `tasks`, `netns`; and `findings`, which the engine
+    /// counts.
     pub kind: &'static str,
     /// `host`, `pods`, `root`, `users`.
     pub of: &'static str,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::fittings::Fitting;
-use super::tenants::{Room, Tenant, Whose};
+use super::tenants::{Room, Tenant, TenantKind};
 use crate::fact::{BootNs, NetnsRef};
 use crate::map::{AddressId, Kinds, Netns, NetnsId, NodeMap};
 
@@ -242,7 +242,7 @@ impl NodeMap {
 
     /// A tenant, for people.
     pub(in crate::map) fn said_of_tenant(&self, tenant: Tenant) -> String {
-        let Tenant::Pod(id) = tenant else { return Whose::from(tenant).to_string() };
+        let Tenant::Pod(id) = tenant else { return TenantKind::from(tenant).to_string() };
         let inode = self.kernel.netns.get(&id).and_then(|entry| entry.names.inode);
         inode.map_or_else(|| "a pod".to_owned(), |inode| format!("net:[{inode}]"))
     }

@@ -8,13 +8,13 @@
 //! with the most. A tenant therefore gets no more capacity by creating more netns, and a pod gives up entries only for other
 //! pods. The host's netns is not part of this and has a limit of its own.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
 
-use crate::contract::Subject;
+use crate::contract::{self, Code, Subject};
 use crate::fact::NetnsRef;
 use crate::map::workload::Certainty;
-use crate::map::{Netns, NetnsId, NodeMap, Table};
+use crate::map::{Netns, NetnsId, NodeMap, Table, Whose};
 
 /// To whom a netns counts. The order is that of precedence: entries are taken from the last ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ impl Tenant {
 
 /// Whose a netns is, without which one: what its history counts to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Whose {
+pub enum TenantKind {
     /// A runtime reports it as a sandbox's.
     Pod,
     /// It belongs to the initial user namespace.
@@ -50,7 +50,7 @@ pub enum Whose {
     User(Option<u32>),
 }
 
-impl From<Tenant> for Whose {
+impl From<Tenant> for TenantKind {
     fn from(tenant: Tenant) -> Self {
         match tenant {
             Tenant::Pod(_) => Self::Pod,
@@ -60,7 +60,7 @@ impl From<Tenant> for Whose {
     }
 }
 
-impl fmt::Display for Whose {
+impl fmt::Display for TenantKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod => f.write_str("pods"),
@@ -125,6 +125,64 @@ impl NodeMap {
             Some(Tenant::User(user)) => Some(user),
             _ => None,
         }
+    }
+}
+
+impl Netns {
+    /// To whom a finding about it counts.
+    fn whose(&self) -> Whose {
+        match self.counts_to() {
+            None | Some(Tenant::Root) => Whose::Node,
+            Some(Tenant::Pod(id)) => Whose::Pod(id),
+            Some(Tenant::User(user)) => Whose::User(user),
+        }
+    }
+}
+
+impl NodeMap {
+    /// To whom a finding counts, by its netns alone: a user can name a cgroup as a container's, and add the IP of a pod.
+    #[must_use]
+    pub fn whose(&self, subject: &Subject) -> Whose {
+        self.netns_of(subject).map_or(Whose::Node, |id| self.whose_netns(id))
+    }
+
+    /// The netns that a finding is about.
+    #[must_use]
+    pub fn netns_of(&self, subject: &Subject) -> Option<NetnsId> {
+        let contract::Netns { cookie, inode, nsid, .. } = *subject.netns.as_ref()?;
+        self.find(&NetnsRef { cookie, inode, nsid })
+    }
+
+    /// The same of a finding about a netns.
+    #[must_use]
+    pub fn whose_netns(&self, id: NetnsId) -> Whose {
+        self.netns(id).map_or(Whose::Node, Netns::whose)
+    }
+
+    /// Findings that are not told for want of room, for people; those of whom most are missing come first.
+    #[must_use]
+    pub fn said_of_untold(&self, untold: &BTreeMap<(Whose, Code), u64>) -> Option<String> {
+        const LISTED: usize = 3;
+        let mut tenants: BTreeMap<Whose, (u64, String)> = BTreeMap::new();
+        for ((whose, code), count) in untold {
+            let (all, said) = tenants.entry(*whose).or_default();
+            *all += count;
+            let apart = if said.is_empty() { "" } else { ", " };
+            let _ = write!(said, "{apart}{count} {code}");
+        }
+        let mut tenants: Vec<_> = tenants.into_iter().collect();
+        tenants.sort_by_key(|(_, (all, _))| std::cmp::Reverse(*all));
+        let of = |(whose, (_, said)): &(Whose, (u64, String))| {
+            let tenant = match *whose {
+                Whose::Node => "the node".to_owned(),
+                Whose::Pod(id) => self.said_of_tenant(Tenant::Pod(id)),
+                Whose::User(user) => self.said_of_tenant(Tenant::User(user)),
+            };
+            format!("{tenant}: {said}")
+        };
+        let listed: Vec<String> = tenants.iter().take(LISTED).map(of).collect();
+        (!listed.is_empty())
+            .then(|| format!("findings that are not told for want of room: {}", listed.join("; ")))
     }
 }
 

@@ -11,12 +11,14 @@ use crate::clock::WallMs;
 use crate::contract::{self, Container, Pod};
 use crate::fact::{Attachment, BootNs, NetnsRef};
 
-use super::Whose;
+use super::TenantKind;
 use crate::map::{AddressEntry, AddressId, Identity, Netns, NetnsId, NodeMap};
 
 /// Maximum number of events kept until the daemon takes them. A replay that never takes them must not grow without
 /// bound.
 const MAX_EVENTS: usize = 65_536;
+/// So many of them may be of netns in user namespaces, where a user can add and remove addresses without end.
+const MAX_OF_USERS: usize = MAX_EVENTS / 2;
 
 /// Identifies a tenure: the same until the tenure ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,13 +82,17 @@ pub enum TenureEvent {
         at: BootNs,
         /// `address-deleted`, `device-gone`, `netns-gone`, `not-kept`.
         ended_by: &'static str,
-        whose: Whose,
+        whose: TenantKind,
     },
 }
 
 #[derive(Debug, Default)]
 pub(in crate::map) struct Outbox {
     events: Vec<TenureEvent>,
+    /// How many of them are of netns in user namespaces.
+    of_users: usize,
+    /// Number of tenures that began or ended and for which there was no room.
+    untold: u64,
     /// Netns whose container or pod must be reported, once for all changes until the next take.
     unnamed: BTreeMap<NetnsId, Unnamed>,
 }
@@ -108,12 +114,16 @@ impl Outbox {
 
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn assert_is_bounded(&self) {
-        assert!(self.events.len() <= MAX_EVENTS);
+        assert!(self.events.len() <= MAX_EVENTS && self.of_users <= MAX_OF_USERS);
     }
 
-    fn push(&mut self, event: TenureEvent) {
-        if self.events.len() < MAX_EVENTS {
+    /// `of_user`: it is about a netns in a user namespace.
+    fn push(&mut self, event: TenureEvent, of_user: bool) {
+        if self.events.len() < MAX_EVENTS && (!of_user || self.of_users < MAX_OF_USERS) {
+            self.of_users += usize::from(of_user);
             self.events.push(event);
+        } else if matches!(event, TenureEvent::Held { .. } | TenureEvent::Released { .. }) {
+            self.untold = self.untold.saturating_add(1);
         }
     }
 }
@@ -124,7 +134,13 @@ impl NodeMap {
         for (id, which) in std::mem::take(&mut self.kernel.tenures.unnamed) {
             self.name_tenures_of(id, which);
         }
+        self.kernel.tenures.of_users = 0;
         std::mem::take(&mut self.kernel.tenures.events)
+    }
+
+    /// Number of tenures that began or ended since the last call and are in no event, for want of room.
+    pub fn take_untold_tenures(&mut self) -> u64 {
+        std::mem::take(&mut self.kernel.tenures.untold)
     }
 
     /// Keys of every current tenure.
@@ -204,8 +220,8 @@ impl NodeMap {
             return;
         }
         let name = tenure_name(entry, key, known.prefix_len);
-        let begun = self.begun(entry, key, known);
-        self.kernel.tenures.push(TenureEvent::Held { key: name, begun });
+        let (begun, of_user) = (self.begun(entry, key, known), entry.is_of_a_user_namespace());
+        self.kernel.tenures.push(TenureEvent::Held { key: name, begun }, of_user);
         let none = || Unnamed::These(BTreeSet::new());
         if let Unnamed::These(new) = self.kernel.tenures.unnamed.entry(id).or_insert_with(none) {
             new.insert(*key);
@@ -236,14 +252,16 @@ impl NodeMap {
             return;
         }
         let (name, whose) = (tenure_name(entry, key, prefix_len), entry.tenant().into());
+        let of_user = entry.is_of_a_user_namespace();
         if !told
             && let Some(entry) = self.kernel.netns.get(&id)
             && let Some(known) = entry.addresses.get(key)
         {
             let begun = self.begun(entry, key, known);
-            self.kernel.tenures.push(TenureEvent::Held { key: name, begun });
+            self.kernel.tenures.push(TenureEvent::Held { key: name, begun }, of_user);
         }
-        self.kernel.tenures.push(TenureEvent::Released { key: name, at, ended_by, whose });
+        let released = TenureEvent::Released { key: name, at, ended_by, whose };
+        self.kernel.tenures.push(released, of_user);
     }
 
     pub(in crate::map) fn end_all_tenures(
@@ -285,16 +303,17 @@ impl NodeMap {
         let moved = !told.is_empty();
         for (key, from) in told {
             let Some(entry) = self.kernel.netns.get(&id) else { return };
+            let of_user = entry.is_of_a_user_namespace();
             match self.tenure_key(id, &key) {
                 Some(to) if to == from => {}
                 Some(to) => {
                     let netns = self.netns_view(entry);
-                    self.kernel.tenures.push(TenureEvent::Moved { from, to, netns });
+                    self.kernel.tenures.push(TenureEvent::Moved { from, to, netns }, of_user);
                 }
                 None => {
                     let (ended_by, whose) = ("address-deleted", entry.tenant().into());
-                    let event = TenureEvent::Released { key: from, at, ended_by, whose };
-                    self.kernel.tenures.push(event);
+                    let ended = TenureEvent::Released { key: from, at, ended_by, whose };
+                    self.kernel.tenures.push(ended, of_user);
                 }
             }
         }
@@ -310,6 +329,7 @@ impl NodeMap {
             return;
         }
         let Some(entry) = self.kernel.netns.get(&id) else { return };
+        let of_user = entry.is_of_a_user_namespace();
         let addresses = match which {
             Unnamed::All => entry.routable().map(|(key, _)| *key).collect(),
             Unnamed::These(new) => new,
@@ -317,7 +337,7 @@ impl NodeMap {
         for address in addresses {
             if let Some(key) = self.tenure_key(id, &address) {
                 let who = Arc::clone(&who);
-                self.kernel.tenures.push(TenureEvent::Named { key, who });
+                self.kernel.tenures.push(TenureEvent::Named { key, who }, of_user);
             }
         }
     }

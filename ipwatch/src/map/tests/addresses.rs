@@ -63,11 +63,11 @@ fn whose_a_tenure_was_is_told_at_its_end() {
             _ => None,
         })
     };
-    assert_eq!(ends(&mut feed), Some(Whose::User(None)));
+    assert_eq!(ends(&mut feed), Some(TenantKind::User(None)));
     feed.tell(Observation::NetnsUser { netns, uid: 1_000, nested: false });
-    assert_eq!(ends(&mut feed), Some(Whose::User(Some(1_000))));
+    assert_eq!(ends(&mut feed), Some(TenantKind::User(Some(1_000))));
     feed.tell(Observation::NetnsUser { netns, uid: 0, nested: false });
-    assert_eq!(ends(&mut feed), Some(Whose::Root));
+    assert_eq!(ends(&mut feed), Some(TenantKind::Root));
 }
 
 /// A device has an IPv6 address once (`ipv6_chk_same_addr`), and its prefix is never changed in place: another prefix

@@ -305,8 +305,76 @@ fn whose_log_lines_a_finding_has() {
     assert_eq!(concerned(&feed, pod(1)), None, "root's");
     assert_eq!(concerned(&feed, HOST), None);
     assert_eq!(feed.map.user_concerned(&Subject::default()), None, "a reservation's");
+    // A name that a user may have chosen makes the finding nobody else's.
+    let named = Subject { pod: Some(Pod::default()), ..subject(users) };
+    assert_eq!(feed.map.whose(&named), Whose::User(Some(65_534)));
+    assert_eq!(feed.map.whose(&subject(pod(1))), Whose::Node, "root's");
     feed.tell(Observation::NetnsGone { netns: users });
     assert_eq!(concerned(&feed, users), Some(None), "no longer known");
     let named = Subject { pod: Some(Pod::default()), ..subject(users) };
     assert_eq!(feed.map.user_concerned(&named), None);
+}
+
+/// An address that the kernel rejected (IFA_F_PERMANENT, IFA_F_DADFAILED).
+fn rejected(n: u32) -> Address {
+    let local = std::net::Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(n)).into();
+    let key = AddressKey { ifindex: ETH0, local, prefix_len: 64, peer: None };
+    Address { key, scope: Some(0), flags: Some(0x88) }
+}
+
+fn rejected_of(feed: &Feed, netns: &NetnsRef) -> usize {
+    let id = feed.map.find(netns);
+    let dad = |one: &Conflict| one.grounds == ConflictGrounds::Dad && Some(one.netns) == id;
+    feed.map.conflicts(feed.at).iter().filter(|one| dad(one)).count()
+}
+
+/// Thousands of addresses that the kernel rejected in a user's netns displace none of a pod's or the host's, and are no
+/// thousands of conflicts.
+#[test]
+fn rejected_addresses_of_one_user_are_bounded_and_displace_none_of_others() {
+    let mut feed = Feed::new(ALL);
+    let device = |netns| Observation::Link { netns, link: link(ETH0, "veth", mac(0)) };
+    feed.tell(Observation::NetnsUser { netns: pod(0), uid: 0, nested: false });
+    let users: Vec<NetnsRef> = (0..6).map(|n| of_a_user(&mut feed, n)).collect();
+    [HOST, pod(0)].iter().chain(&users).for_each(|netns| {
+        feed.tell(device(*netns));
+    });
+    for netns in &users {
+        for n in 0..500 {
+            feed.tell(Observation::Address { netns: *netns, address: rejected(n) });
+        }
+    }
+    for n in 500..520 {
+        for netns in [HOST, pod(0)] {
+            feed.tell(Observation::Address { netns, address: rejected(n) });
+        }
+    }
+    feed.wants(1);
+    assert_eq!((rejected_of(&feed, &HOST), rejected_of(&feed, &pod(0))), (20, 20));
+    let his: usize = users.iter().map(|netns| rejected_of(&feed, netns)).sum();
+    assert_eq!(his, 128 - 20, "all but the host's share so many");
+    let said = feed.map.said_of_forgotten().unwrap();
+    let count = 6 * 500 - his;
+    assert_eq!(
+        said,
+        format!(
+            "forgotten for want of room: uid 65534: {count} rejected addresses, of 6 network namespaces"
+        )
+    );
+    // Read again and again they stay the same ones, and what is over makes room.
+    let kept = |feed: &Feed| {
+        feed.map.conflicts(feed.at).into_iter().map(|one| (one.netns, one.ip)).collect::<Vec<_>>()
+    };
+    let before = kept(&feed);
+    for n in 0..500 {
+        feed.tell(Observation::Address { netns: users[0], address: rejected(n) });
+    }
+    feed.wants(1);
+    assert_eq!(kept(&feed), before);
+    for n in 500..520 {
+        feed.tell(Observation::AddressGone { netns: pod(0), key: rejected(n).key });
+    }
+    (0..3).for_each(|_| drop(feed.wants(1_001)));
+    let his: usize = users.iter().map(|netns| rejected_of(&feed, netns)).sum();
+    assert_eq!((his, rejected_of(&feed, &pod(0))), (128, 0));
 }

@@ -172,3 +172,36 @@ fn each_tenure_is_named_once_and_all_of_them_when_the_owner_is_known() {
     feed.tell(address(3));
     assert_eq!(named(&mut feed), ["cookie:8/2/10.0.0.3/24"]);
 }
+
+/// Whoever adds thousands of addresses to a netns makes naming it no more work.
+#[test]
+fn naming_a_netns_by_its_ips_is_no_more_work_if_it_has_thousands() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let local = |n: u32| std::net::Ipv4Addr::from_bits(0x0b00_0000 + n).into();
+    for n in 0..3_000 {
+        let key = AddressKey { ifindex: 2, local: local(n), prefix_len: 32, peer: None };
+        let address = Address { key, scope: Some(0), flags: Some(0x80) };
+        feed.tell(Observation::Address { netns, address });
+    }
+    let cached = |id: String, ip| Attachment {
+        container_id: id,
+        ifname: "eth0".into(),
+        network: "cbr0".into(),
+        netns_path: None,
+        ips: vec![(ip, 24)],
+        made: None,
+        pod: None,
+    };
+    for n in 0..100 {
+        feed.tell(Observation::Attachment(cached(format!("c{n:03}"), ip(n))));
+    }
+    feed.tell(Observation::Attachment(cached("his".into(), local(2_999))));
+    feed.wants(1);
+    let id = feed.map.find(&netns).unwrap();
+    crate::map::kernel::asked::ADDRESSES.set(0);
+    let (container, _) = feed.map.sandbox_of(id);
+    assert_eq!(container.and_then(|known| known.id).as_deref(), Some("his"));
+    let asked = crate::map::kernel::asked::ADDRESSES.get();
+    assert!(asked <= 101, "{asked} addresses were looked at for 101 results");
+}

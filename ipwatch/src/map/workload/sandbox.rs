@@ -151,14 +151,19 @@ impl NodeMap {
         if by_path.is_some() {
             return by_path;
         }
-        let ips: Vec<IpAddr> = entry.routable().map(|(key, _)| key.local).collect();
+        // Each of the results is looked for among its addresses, of which a stranger may add thousands, not the other way
+        // round.
+        let has = |ip: IpAddr| {
+            self.kernel.has(ip, id) && entry.with_ip(ip).any(|(key, _)| entry.is_routable(key))
+        };
         let mut by_ip = all().filter(|attachment| {
             // A result that names another mounted netns is not about this one.
             let elsewhere = attachment.netns_path.is_some() && !paths.is_empty();
             // Nor is the result of a sandbox whose netns is known: the next pod may have its IP by now.
             let known = |sandbox: &str| self.has_other_netns(sandbox, id, Certainty::ByCgroup);
-            let elsewhere = elsewhere || known(&attachment.container_id);
-            !elsewhere && attachment.ips.iter().any(|(ip, _)| ips.contains(ip))
+            !elsewhere
+                && attachment.ips.iter().any(|(ip, _)| has(*ip))
+                && !known(&attachment.container_id)
         });
         by_ip.next().filter(|_| by_ip.next().is_none())
     }
