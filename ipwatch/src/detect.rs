@@ -23,6 +23,7 @@ mod ip_released_but_held;
 mod ipam_range_exhausting;
 mod ipam_reservation_leaked;
 mod ipam_store_unreadable;
+mod left_out;
 mod mount_leak_blocks_removal;
 mod neighbour_conflict;
 mod neighbour_failed;
@@ -36,6 +37,7 @@ mod veth_orphaned;
 
 use std::collections::BTreeSet;
 
+pub use left_out::{is_left_out, leaves_out};
 pub use run::Detection;
 use run::{Again, Detector};
 

@@ -232,6 +232,9 @@ impl Engine {
         // A finding of an earlier run may not have been found again yet.
         ledger.be_patient(&detect::patient(now.since(self.started), thresholds));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
+        let is_left_out = |finding: &Finding| detect::is_left_out(map, finding, now);
+        let left_out = detect::leaves_out(map, now).then_some(is_left_out);
+        ledger.keep_left_out(detection.found(), left_out);
         let changes = ledger.observe(now, detection.found(), &blind);
         self.blind = blind;
         changes

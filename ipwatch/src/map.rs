@@ -19,6 +19,7 @@
 //! - `queue`: what falls due by the clock.
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
 //! - `refused`: rejected names and plugin runs, counted by source.
+//! - `told`: which entries of a list are told when there are too many.
 //! - `view`: answers in the types of the JSON contract.
 //! - `bounds`: for tests, whether everything is within its bounds.
 
@@ -33,6 +34,7 @@ mod queue;
 mod refused;
 pub mod request;
 mod scheduler;
+mod told;
 mod view;
 mod workload;
 

@@ -242,7 +242,7 @@ pub(super) const fn entry(code: Code) -> Entry {
         },
         Code::NeighbourConflict => Entry {
             needs: &[Need::Netlink, Need::Neighbours],
-            waits: Some(|map, _| !map.has_all_conflicts(map.now())),
+            waits: None,
             warm_up: WarmUp::Graces,
             found: Found::By(&neighbour_conflict::DETECTOR),
         },

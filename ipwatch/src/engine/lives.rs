@@ -100,6 +100,9 @@ impl Twins {
         self.ledger.set_second_look(thresholds.second_look);
         self.ledger.be_patient(&detect::patient(self.now.since(*started), thresholds));
         self.ledger.keep_while(|finding| detect::still_holds(map, finding, self.now));
+        let is_left_out = |finding: &Finding| detect::is_left_out(map, finding, self.now);
+        let left_out = detect::leaves_out(map, self.now).then_some(is_left_out);
+        self.ledger.keep_left_out(&found, left_out);
         let changes = self.ledger.observe(self.now, &found, &blind);
         (found, changes)
     }
@@ -132,7 +135,7 @@ impl Twins {
 
 /// Lookups by index must equal a full search.
 fn indexes_are_true(map: &NodeMap, now: BootNs) {
-    let anew: Vec<_> = map.heard_conflicts(now).take(512).collect();
+    let anew: Vec<_> = map.heard_conflicts(now).collect();
     let kept = map.conflicts(now);
     assert_eq!(kept.get(..anew.len()), Some(&anew[..]));
     assert!(kept[anew.len()..].iter().all(|one| one.grounds == ConflictGrounds::Dad));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
-//! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`], or for longer if it has come
+//! they are, because unknown is not absent. So does what is left out of a list that has no place for all. A duplicate IP must be unseen for [`LINGERS`], or for longer if it has come
 //! back before. Whoever else has the IP then is not acknowledged with it: [`acked`].
 
 mod acked;
@@ -141,6 +141,8 @@ pub struct Life {
     patient: BTreeSet<Code>,
     /// Inherited findings that are known to hold still.
     kept: BTreeSet<String>,
+    /// Open findings about what is not told any more, because there is too much of it.
+    left_out: BTreeSet<String>,
     /// Minimum time between the two observations that make a finding fire, in ns.
     second_look: u64,
     /// The daemon that commands query.
@@ -256,7 +258,9 @@ impl Life {
             let seen = one.missing.is_none() && one.acked_for.due().is_none();
             !waits && seen && ack.is_none_or(|ack| ack.until.is_none())
         };
-        self.inherited.is_empty() && self.open.values().all(rests)
+        // When what is left out ends, no candidate changes.
+        let is_told = self.inherited.is_empty() && self.left_out.is_empty();
+        is_told && self.open.values().all(rests)
     }
 
     /// The open findings, by id.
@@ -325,6 +329,20 @@ impl Life {
         self.kept = kept.map(|record| record.finding.id.clone()).collect();
     }
 
+    /// Keeps open findings that are not among the candidates, as long as `holds` is true. `None`: these are all that is wrong.
+    pub fn keep_left_out(
+        &mut self,
+        candidates: &[Candidate],
+        holds: Option<impl Fn(&Finding) -> bool>,
+    ) {
+        self.left_out.clear();
+        let Some(holds) = holds else { return };
+        let seen = by_id(candidates);
+        let missing = self.open.iter().filter(|(id, _)| !seen.contains_key(*id));
+        let left_out = missing.filter(|(_, record)| holds(&record.finding));
+        self.left_out = left_out.map(|(id, _)| id.clone()).collect();
+    }
+
     fn resolve_missing(
         &mut self,
         now: BootNs,
@@ -339,6 +357,7 @@ impl Life {
                 let code = record.finding.code;
                 let waits = self.inherited.contains(id)
                     && (self.patient.contains(&code) || self.kept.contains(id));
+                let waits = waits || self.left_out.contains(id);
                 let unseen = !seen.contains_key(id) && !blind.contains(&code) && !waits;
                 unseen && record.is_missed(now)
             })

@@ -152,6 +152,15 @@ impl Ledger {
         self.life.keep_while(holds);
     }
 
+    /// See [`Life::keep_left_out`].
+    pub fn keep_left_out(
+        &mut self,
+        candidates: &[Candidate],
+        holds: Option<impl Fn(&Finding) -> bool>,
+    ) {
+        self.life.keep_left_out(candidates, holds);
+    }
+
     /// Returns what changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind: what
     /// an earlier run left open is unknown, not gone.
     pub fn observe(

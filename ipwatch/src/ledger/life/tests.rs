@@ -300,6 +300,19 @@ fn two_looks_too_close_are_one() {
 }
 
 #[test]
+fn what_is_left_out_stays_as_long_as_it_holds() {
+    let mut life = Life::default();
+    see(&mut life, 10, &[candidate("a", 9)]);
+    see(&mut life, 11, &[candidate("a", 11)]);
+    assert!(life.is_at_rest(), "it fires");
+    life.keep_left_out(&[], Some(|_: &Finding| true));
+    assert_eq!(see(&mut life, 12, &[]), []);
+    assert!(!life.is_at_rest(), "no candidate changes when it ends");
+    life.keep_left_out(&[], Some(|_: &Finding| false));
+    assert_eq!(kinds(&see(&mut life, 13, &[])), [(ChangeKind::Resolved, Status::Resolved)]);
+}
+
+#[test]
 fn what_is_blind_does_not_resolve_and_still_opens() {
     let (mut life, blind) = (Life::default(), BTreeSet::from([CODE]));
     see(&mut life, 10, &[candidate("a", 9)]);
