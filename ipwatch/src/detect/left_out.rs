@@ -3,7 +3,7 @@
 //! That something is not in such a list does not mean that it is over, and it does not make anything else unknown: each of
 //! these findings is judged by itself, by what the map has of its IP.
 
-use super::neighbour_conflict;
+use super::{ip_duplicate, neighbour_conflict};
 use crate::fact::BootNs;
 use crate::finding::{Code, Finding, finding_id};
 use crate::map::NodeMap;
@@ -11,17 +11,26 @@ use crate::map::NodeMap;
 /// Whether anything is left out: if not, what is not found is over.
 #[must_use]
 pub fn leaves_out(map: &NodeMap, now: BootNs) -> bool {
-    map.leaves_out_conflicts(now)
+    !map.left_out_duplicates().is_empty()
+        || !map.has_all_duplicates_of_users()
+        || map.leaves_out_conflicts(now)
 }
 
-/// Whether what an open finding is about is left out.
+/// Whether what an open finding is about is left out, or, if it is about a netns of a user, nobody knows.
 #[must_use]
 pub fn is_left_out(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     let Some(ip) = finding.subject.ip else { return false };
-    let is_it = |key: Option<String>| {
-        key.is_some_and(|key| finding_id(finding.code, &key) == finding.id)
-    };
+    let is_it =
+        |key: Option<String>| key.is_some_and(|key| finding_id(finding.code, &key) == finding.id);
+    let is_users = || map.user_concerned(&finding.subject).is_some();
     match finding.code {
+        Code::IpDuplicate => {
+            let all = map.left_out_duplicates();
+            let from = all.partition_point(|one| one.ip < ip);
+            let mut of_ip = all[from..].iter().take_while(|one| one.ip == ip);
+            of_ip.any(|one| is_it(ip_duplicate::key(map, one)))
+                || !map.has_all_duplicates_of_users() && is_users()
+        }
         Code::NeighbourConflict => {
             let all = map.conflicts_of(ip, now);
             all.iter().any(|one| is_it(neighbour_conflict::key_of(map, one)))

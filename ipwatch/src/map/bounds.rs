@@ -30,7 +30,7 @@ impl NodeMap {
         self.assert_fittings_count();
         self.kernel.assert_lists_are_bounded();
         self.conflict.assert_evidence_is_bounded();
-        assert!(self.conflicts(self.now()).len() <= IN_ALL);
+        assert!(self.duplicates().len() <= IN_ALL && self.conflicts(self.now()).len() <= IN_ALL);
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
     }
 }
