@@ -54,7 +54,7 @@ fn disputed(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> run::Judged
     let disputes = map.disputes(now);
     let mut found = ip_released_but_held::detect(map, &disputes, now);
     found.extend(ip_conflict_imminent::detect(map, &disputes, now));
-    (found, Again::always_if(map.has_doubtful_ips()))
+    (found, Again::always_if(map.has_disputed_ips()))
 }
 
 /// Everything that is wrong at `now`, from scratch.

@@ -48,6 +48,8 @@ pub use conflict::{
     Conflict, ConflictGrounds, Duplicate, Endpoint, Fixed, Holding, Meeting, OrphanRoute, Party,
     Reach, Side, Unanswered, is_pods,
 };
+#[cfg(test)]
+pub(crate) use ipam::JUDGED;
 pub use ipam::{
     Given, Grounds, Hold, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
     ReservationEntry, StoreNetwork, UnreadableEntry, Usage, WRITING, is_freed_by_cni,

@@ -3,7 +3,7 @@
 //! That something is not in such a list does not mean that it is over, and it does not make anything else unknown: each of
 //! these findings is judged by itself, by what the map has of its IP.
 
-use super::{ip_duplicate, neighbour_conflict};
+use super::{ip_conflict_imminent, ip_duplicate, ip_released_but_held, neighbour_conflict};
 use crate::fact::BootNs;
 use crate::finding::{Code, Finding, finding_id};
 use crate::map::NodeMap;
@@ -13,6 +13,7 @@ use crate::map::NodeMap;
 pub fn leaves_out(map: &NodeMap, now: BootNs) -> bool {
     !map.left_out_duplicates().is_empty()
         || !map.has_all_duplicates_of_users()
+        || map.leaves_out_disputes()
         || map.leaves_out_conflicts(now)
 }
 
@@ -34,6 +35,16 @@ pub fn is_left_out(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
         Code::NeighbourConflict => {
             let all = map.conflicts_of(ip, now);
             all.iter().any(|one| is_it(neighbour_conflict::key_of(map, one)))
+        }
+        Code::IpReleasedButHeld => {
+            let all = map.left_out_disputes(ip, now);
+            all.iter().any(|one| is_it(ip_released_but_held::key_of(map, one)))
+                || !map.has_all_disputes_of_users() && is_users()
+        }
+        Code::IpConflictImminent => {
+            let all = map.left_out_disputes(ip, now);
+            all.iter().any(|one| is_it(ip_conflict_imminent::key_of(map, one)))
+                || !map.has_all_disputes_of_users() && is_users()
         }
         _ => false,
     }

@@ -31,6 +31,7 @@ impl NodeMap {
         self.kernel.assert_lists_are_bounded();
         self.conflict.assert_evidence_is_bounded();
         assert!(self.duplicates().len() <= IN_ALL && self.conflicts(self.now()).len() <= IN_ALL);
+        self.ipam.assert_disputes_are_bounded();
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
     }
 }

@@ -23,6 +23,19 @@ impl NodeMap {
             .filter(move |entry| !entry.is_of_a_user_namespace() || connected.contains(&entry.id))
     }
 
+    /// Whether a user's netns has been read, and no device in it leads to the node. `connected`: computed when it is first
+    /// needed.
+    pub(in crate::map) fn is_users_and_apart(
+        &self,
+        entry: &Netns,
+        connected: &mut Option<BTreeSet<NetnsId>>,
+    ) -> bool {
+        entry.is_of_a_user_namespace()
+            && entry.opened.is_some()
+            && !entry.lacks_ways_out()
+            && !connected.get_or_insert_with(|| self.connected().all).contains(&entry.id)
+    }
+
     /// The netns that are connected with the node, directly or by each other: all that are not users', and some that are. One
     /// walk over the devices of all, because a user can join any number of netns.
     pub(super) fn connected(&self) -> Connected {
