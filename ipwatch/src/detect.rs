@@ -23,6 +23,7 @@ mod ip_released_but_held;
 mod ipam_range_exhausting;
 mod ipam_reservation_leaked;
 mod ipam_store_unreadable;
+mod left_out;
 mod mount_leak_blocks_removal;
 mod neighbour_conflict;
 mod neighbour_failed;
@@ -36,6 +37,7 @@ mod veth_orphaned;
 
 use std::collections::BTreeSet;
 
+pub use left_out::{is_left_out, leaves_out};
 pub use run::Detection;
 use run::{Again, Detector};
 
@@ -52,7 +54,7 @@ fn disputed(map: &NodeMap, now: BootNs, _thresholds: &Thresholds) -> run::Judged
     let disputes = map.disputes(now);
     let mut found = ip_released_but_held::detect(map, &disputes, now);
     found.extend(ip_conflict_imminent::detect(map, &disputes, now));
-    (found, Again::always_if(map.has_doubtful_ips()))
+    (found, Again::always_if(map.has_disputed_ips()))
 }
 
 /// Everything that is wrong at `now`, from scratch.

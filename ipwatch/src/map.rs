@@ -20,6 +20,7 @@
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
 //! - `seats`: to whom findings count, and how many have room.
 //! - `refused`: rejected names and plugin runs, counted by source.
+//! - `told`: which entries of a list are told when there are too many.
 //! - `view`: answers in the types of the JSON contract.
 //! - `bounds`: for tests, whether everything is within its bounds.
 
@@ -35,6 +36,7 @@ mod refused;
 pub mod request;
 mod scheduler;
 mod seats;
+mod told;
 mod view;
 mod workload;
 
@@ -48,6 +50,8 @@ pub use conflict::{
     Conflict, ConflictGrounds, Duplicate, Endpoint, Fixed, Holding, Meeting, OrphanRoute, Party,
     Reach, Side, Unanswered, is_pods,
 };
+#[cfg(test)]
+pub(crate) use ipam::JUDGED;
 pub use ipam::{
     Given, Grounds, Hold, IpamMismatch, Leak, LeakCause, Leaked, Level, Match, RangeEntry, Release,
     ReservationEntry, StoreNetwork, UnreadableEntry, Usage, WRITING, is_freed_by_cni,

@@ -48,8 +48,6 @@ pub(super) enum Need {
     Stores,
     /// The number of taken IPs of each range.
     RangeCounts,
-    /// The number of disputes does not exceed the limit.
-    AllDisputes,
     /// The endpoints of a CNI's datastore.
     Endpoints,
     /// The changes of these endpoints.
@@ -59,7 +57,7 @@ pub(super) enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 10] = [
         Self::Procfs,
         Self::Netlink,
         Self::Neighbours,
@@ -67,7 +65,6 @@ impl Need {
         Self::Pods,
         Self::Stores,
         Self::RangeCounts,
-        Self::AllDisputes,
         Self::Endpoints,
         Self::EndpointsFollowed,
         Self::Calls,
@@ -83,7 +80,6 @@ impl Need {
             Self::Pods => map.pods_answer() || map.pods_are_off(),
             Self::Stores => map.stores().all(|store| map.store_answers(store)),
             Self::RangeCounts => map.ranges_are_counted(),
-            Self::AllDisputes => map.has_all_disputes(),
             Self::Endpoints => map.endpoints_answer(),
             Self::EndpointsFollowed => map.endpoints_are_followed(),
             Self::Calls => {
@@ -186,13 +182,13 @@ pub(super) const fn entry(code: Code) -> Entry {
             found: Found::By(&sandbox_crash_loop::DETECTOR),
         },
         Code::IpReleasedButHeld => Entry {
-            needs: &[Need::Netlink, Need::Stores, Need::AllDisputes],
+            needs: &[Need::Netlink, Need::Stores],
             waits: None,
             warm_up: WarmUp::Graces,
             found: Found::By(&super::DISPUTED),
         },
         Code::IpConflictImminent => Entry {
-            needs: &[Need::Netlink, Need::Stores, Need::AllDisputes],
+            needs: &[Need::Netlink, Need::Stores],
             waits: None,
             warm_up: WarmUp::Graces,
             found: Found::TheLast,
@@ -247,7 +243,7 @@ pub(super) const fn entry(code: Code) -> Entry {
         },
         Code::NeighbourConflict => Entry {
             needs: &[Need::Netlink, Need::Neighbours],
-            waits: Some(|map, _| !map.has_all_conflicts(map.now())),
+            waits: None,
             warm_up: WarmUp::Graces,
             found: Found::By(&neighbour_conflict::DETECTOR),
         },

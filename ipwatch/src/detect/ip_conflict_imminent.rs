@@ -18,13 +18,26 @@ pub(super) fn detect(map: &NodeMap, disputes: &[IpamMismatch<'_>], now: BootNs) 
     handed.filter_map(|(holder, entry)| candidate(map, holder, entry, now)).collect()
 }
 
+/// The key of the finding about a dispute; `None` if it is another detector's.
+pub(super) fn key_of(map: &NodeMap, dispute: &IpamMismatch<'_>) -> Option<String> {
+    match dispute.grounds {
+        Grounds::Handed(entry) => key(map, dispute.holder, entry),
+        _ => None,
+    }
+}
+
+fn key(map: &NodeMap, holder: &Netns, entry: &ReservationEntry) -> Option<String> {
+    let id = entry.container_id.as_deref().unwrap_or_default();
+    Some(format!("{}/{}/{}/{id}", map.boot()?.boot_id, holder.identity, entry.ip))
+}
+
 fn candidate(
     map: &NodeMap,
     holder: &Netns,
     entry: &ReservationEntry,
     now: BootNs,
 ) -> Option<Candidate> {
-    let boot = map.boot()?;
+    let key = key(map, holder, entry)?;
     let ip = entry.ip;
     let new = evidence::reserved_for(entry);
     let mut proof = Proof::new(map);
@@ -65,7 +78,6 @@ fn candidate(
         evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
     let so_far =
         if second.is_some() { "Both have it now" } else { "Once it is configured, both have it" };
-    let key = format!("{}/{}/{ip}/{id}", boot.boot_id, holder.identity);
     let is_found = evidence::is_found(Code::IpConflictImminent, &key);
     Some(Candidate {
         code: Code::IpConflictImminent,

@@ -14,6 +14,14 @@ pub(super) fn detect(map: &NodeMap, disputes: &[IpamMismatch<'_>], now: BootNs) 
     disputes.iter().filter_map(|dispute| candidate(map, dispute, now)).collect()
 }
 
+/// The key of the finding about a dispute; `None` if it is another detector's.
+pub(super) fn key_of(map: &NodeMap, dispute: &IpamMismatch<'_>) -> Option<String> {
+    if matches!(dispute.grounds, Grounds::Handed(_)) {
+        return None;
+    }
+    Some(format!("{}/{}/{}", map.boot()?.boot_id, dispute.holder.identity, dispute.ip))
+}
+
 fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<Candidate> {
     let (store, network) = match &dispute.grounds {
         Grounds::Released(release) => (&*release.was.store, &*release.was.network),
@@ -21,7 +29,7 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
         Grounds::Handed(_) => return None,
     };
     let (ip, holder) = (dispute.ip, dispute.holder);
-    let boot = map.boot()?;
+    let key = key_of(map, dispute)?;
     let mut proof = Proof::new(map);
     match &dispute.grounds {
         Grounds::Released(release) => {
@@ -58,7 +66,6 @@ fn candidate(map: &NodeMap, dispute: &IpamMismatch<'_>, now: BootNs) -> Option<C
     subject.network = Some(network.to_owned());
     let whose =
         evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("another netns"));
-    let key = format!("{}/{}/{ip}", boot.boot_id, holder.identity);
     let is_found = evidence::is_found(Code::IpReleasedButHeld, &key);
     Some(Candidate {
         code: Code::IpReleasedButHeld,

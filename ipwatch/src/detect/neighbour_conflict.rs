@@ -65,6 +65,11 @@ fn key(map: &NodeMap, ip: IpAddr, (netns, ifindex): Link) -> Option<String> {
     Some(format!("{}/{ip}/{identity}/{ifindex}", map.boot()?.boot_id))
 }
 
+/// The key of the finding that a conflict belongs to.
+pub(super) fn key_of(map: &NodeMap, conflict: &Conflict) -> Option<String> {
+    key(map, conflict.ip, map.segment(conflict.netns, conflict.ifindex))
+}
+
 fn candidate(map: &NodeMap, link: Link, group: &[Conflict], now: BootNs) -> Option<Candidate> {
     // The conflict with the strongest evidence represents the others.
     let first = group.iter().min_by_key(|one| (one.grounds, one.since))?;

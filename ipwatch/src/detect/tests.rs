@@ -32,12 +32,14 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::clock::Calendar;
 use crate::fact::Scope;
 use crate::fact::{
     Address, AddressKey, Boot, Fact, Link, Look, NetnsRef, Observation, Origin, Presence, Sender,
     Source, SourceStatus, Task, TaskKey,
 };
 use crate::finding::Severity;
+use crate::ledger::life::Life as Findings;
 use crate::map::LOOP_WINDOW;
 use crate::map::NodeMap;
 use crate::map::request::Request;
@@ -116,6 +118,16 @@ fn detect(told: &Recorded, now: BootNs, thresholds: &Thresholds) -> Vec<Candidat
     told.keep(now, thresholds);
     assert_eq!(told.1.borrow().detection.found(), found, "by what has changed, and from scratch");
     found
+}
+
+/// Compares with the open findings, as the engine does. Returns the IPs of those that are open then.
+fn live(told: &Recorded, life: &mut Findings, ms: u64) -> Vec<std::net::IpAddr> {
+    let (now, thresholds) = (BootNs(ms * MS), Thresholds::default());
+    let found = detect(told, now, &thresholds);
+    let is_left_out = |finding: &Finding| is_left_out(told, finding, now);
+    life.keep_left_out(&found, leaves_out(told, now).then_some(is_left_out));
+    life.observe(now, &Calendar::default(), &found, &blind(told, &thresholds));
+    life.open().filter_map(|record| record.finding.subject.ip).collect()
 }
 
 /// Facts at chosen times, in ms since the boot.

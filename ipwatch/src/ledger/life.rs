@@ -8,9 +8,9 @@
 //! ```
 //!
 //! "Not seen any more" counts only while every source that the code needs answers: findings of a blind code stay as
-//! they are, because unknown is not absent. A duplicate IP must be unseen for [`LINGERS`], or for longer if it has come
-//! back before. Whoever else has the IP then is not acknowledged with it: [`acked`]. How many can be open is bounded by
-//! whose they are: [`places`].
+//! they are, because unknown is not absent. So does what is left out of a list that has no place for all. A duplicate IP must
+//! be unseen for [`LINGERS`], or for longer if it has come back before. Whoever else has the IP then is not acknowledged
+//! with it: [`acked`]. How many can be open is bounded by whose they are: [`places`].
 
 mod acked;
 mod places;
@@ -285,6 +285,7 @@ impl Life {
             let seen = one.missing.is_none() && one.acked_for.due().is_none();
             !waits && seen && ack.is_none_or(|ack| ack.until.is_none())
         };
+        // When what is left out ends, no candidate changes.
         self.inherited.is_empty() && self.spared.is_empty() && self.open.values().all(rests)
     }
 

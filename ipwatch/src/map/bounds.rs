@@ -2,6 +2,7 @@
 //! lives reach them.
 
 use super::NodeMap;
+use super::told::IN_ALL;
 
 /// Netns that are kept, and names of others.
 const NETNS: (usize, usize) = (3, 4);
@@ -29,6 +30,8 @@ impl NodeMap {
         self.assert_fittings_count();
         self.kernel.assert_lists_are_bounded();
         self.conflict.assert_evidence_is_bounded(|id| self.netns(id).is_some());
+        assert!(self.duplicates().len() <= IN_ALL && self.conflicts(self.now()).len() <= IN_ALL);
+        self.ipam.assert_disputes_are_bounded();
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
     }
 }

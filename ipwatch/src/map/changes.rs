@@ -18,6 +18,13 @@ use super::{NetnsId, NodeMap};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Tick(u64);
 
+impl Tick {
+    /// The moment before: whatever is marked at this one counts as later.
+    pub(super) fn before(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+}
+
 /// Parts of the map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kinds(u16);

@@ -28,6 +28,8 @@ pub use claims::Side;
 pub use neighbour_conflict::{Conflict, Grounds as ConflictGrounds, Party};
 pub(super) use orphan_routes::hash_of;
 pub use orphan_routes::{OrphanRoute, is_pods};
+#[cfg(test)]
+pub(super) use reach::COMPARED;
 pub use reach::{Duplicate, Endpoint, Holding, Meeting, Reach};
 pub(super) use unanswered::{EntryContext, INCOMPLETE_OR_FAILED, PERMANENT};
 pub use unanswered::{Fixed, Unanswered};

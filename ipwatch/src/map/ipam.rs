@@ -23,6 +23,8 @@ mod stores;
 
 pub use held::{Given, Hold, StoreNetwork};
 pub use leaks::{Leak, LeakCause, Leaked};
+#[cfg(test)]
+pub(crate) use mismatch::JUDGED;
 pub(super) use mismatch::has;
 pub use mismatch::{Grounds, IpamMismatch, Match};
 pub(super) use ranges::usable;
@@ -38,6 +40,11 @@ impl Ipam {
     /// Runtimes or calls reported something new about containers: check every reservation for a leak again.
     pub(super) fn ask_all_leaks(&mut self) {
         self.leaks.ask_all();
+    }
+
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_disputes_are_bounded(&self) {
+        assert!(self.disputed.count() <= super::told::IN_ALL);
     }
 
     /// When the newest leak that counts began to count, and when the next one will.

@@ -1,5 +1,7 @@
 //! One IP in two netns: reported where they can reach each other, and nowhere else.
 
+use std::net::IpAddr;
+
 use super::ipam::{NEW, ip};
 use super::sandboxes::{mount_of, sandbox};
 use super::*;
@@ -497,13 +499,11 @@ fn what_two_share_hides_nothing_of_others_and_is_not_over() {
         case.has(1_000, 1, last, 24);
         case.has(2_000, 2, last, 24);
     }
-    let is_blind =
-        |case: &Case| blind(&case.0, &Thresholds::default()).contains(&Code::IpDuplicate);
     assert_eq!((case.twice().len(), is_blind(&case)), (16, false));
     for (n, ms) in [(1, 1_000), (2, 2_000)] {
         case.has(ms, n, 26, 24);
     }
-    assert_eq!((case.twice().len(), is_blind(&case)), (16, true), "it may be over or not");
+    assert_eq!((case.twice().len(), is_blind(&case)), (16, false), "others' are judged");
     case.has(1_000, 1, 200, 24);
     case.has(2_000, 3, 200, 24);
     assert_eq!(case.twice().len(), 17, "that of two others");
@@ -534,6 +534,105 @@ fn two_that_answer_follow_from_the_two_that_have_the_ip_and_from_no_others() {
     assert_eq!(cause, root);
     let (cause, _) = answers(&mut two(), 6, [7, 8]);
     assert_eq!(cause, None, "on another link");
+}
+
+/// The nth netns of a user.
+fn of_a_user(n: u32) -> NetnsRef {
+    netns(5_000 + n)
+}
+
+impl Case {
+    /// Netns of a user on a bridge in the first of them, which leads nowhere else, all with these IPs.
+    fn users(&mut self, count: u32, ips: impl Iterator<Item = IpAddr> + Clone) {
+        for n in 0..count {
+            let netns = of_a_user(n);
+            self.at(1, Observation::NetnsUser { netns, uid: 1_000, nested: true });
+        }
+        self.there(of_a_user(0), bridge(2, false));
+        for n in 1..count {
+            let nsid = Some(n as i32);
+            self.at(
+                1,
+                Observation::PeerNetns { netns: of_a_user(0), nsid: n as i32, peer: of_a_user(n) },
+            );
+            self.at(1, Observation::PeerNetns { netns: of_a_user(n), nsid: 0, peer: of_a_user(0) });
+            self.there(of_a_user(0), Link { master: Some(2), ..veth(100 + n, 2, nsid) });
+            self.there(of_a_user(n), veth(2, 100 + n, Some(0)));
+        }
+        for n in 0..count {
+            for local in ips.clone() {
+                let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+                let address = Address { key, scope: None, flags: None };
+                self.at(900, Observation::Address { netns: of_a_user(n), address });
+            }
+        }
+    }
+}
+
+fn is_blind(case: &Case) -> bool {
+    blind(&case.0, &Thresholds::default()).contains(&Code::IpDuplicate)
+}
+
+/// A user's many duplicates at low IPs, in netns that lead nowhere.
+#[test]
+fn what_a_user_has_many_times_hides_no_duplicate_of_others_and_leaves_none_open() {
+    let mut case = Case::on_one_bridge();
+    case.0.1.get_mut().steps = Steps::Asked;
+    case.users(40, (1..=16).map(|last| Ipv4Addr::new(1, 0, 0, last).into()));
+    let mut case = case.both();
+    let own = |case: &Case| case.twice().iter().filter(|one| one.subject.ip == Some(ip(9))).count();
+    assert_eq!((own(&case), is_blind(&case)), (1, false));
+    let key = AddressKey { ifindex: 2, local: ip(9), prefix_len: 24, peer: None };
+    case.at(3_000, Observation::AddressGone { netns: netns(1), key });
+    assert_eq!((own(&case), is_blind(&case)), (0, false));
+}
+
+/// A user's netns that is wired to the pods' bridge has the IP of a pod, whoever had it first.
+#[test]
+fn a_users_duplicate_of_a_pods_ip_is_the_pods() {
+    for (pod, user) in [(1_000, 2_000), (2_000, 1_000)] {
+        let mut case = Case::containers((1..=3).map(|n| (n, Some(5))));
+        case.0.1.get_mut().steps = Steps::Asked;
+        case.users(40, (1..=16).map(|last| Ipv4Addr::new(1, 0, 0, last).into()));
+        case.at(1, Observation::NetnsUser { netns: netns(1), uid: 0, nested: false });
+        for n in [2, 3] {
+            case.at(1, Observation::NetnsUser { netns: netns(n), uid: 1_000, nested: true });
+        }
+        // He has it twice, once before the other two.
+        case.has(950, 3, 9, 24);
+        case.has(pod, 1, 9, 24);
+        case.has(user, 2, 9, 24);
+        let told = case.0.duplicates().iter().filter(|one| one.ip == ip(9));
+        let pods = case.0.find(&netns(1)).unwrap();
+        let of_pod = told.filter(|one| [one.first.at.netns, one.second.at.netns].contains(&pods));
+        assert!(of_pod.count() > 0, "the pod's at {pod}");
+        assert!(case.twice().iter().any(|one| one.subject.ip == Some(ip(9))));
+    }
+}
+
+/// Of more duplicates than are told, a finding stays open that is among the others, and ends with what it is about.
+#[test]
+fn what_is_left_out_is_over_when_it_ends() {
+    let is_open =
+        |case: &Case, life: &mut Findings, ms: u64| live(&case.0, life, ms).contains(&ip(26));
+    let mut case = Case::on_one_bridge();
+    for (n, ms) in [(1, 1_000), (2, 2_000)] {
+        case.has(ms, n, 26, 24);
+    }
+    let mut life = Findings::default();
+    assert!(is_open(&case, &mut life, 3_000));
+    // Both come up anew after sixteen others.
+    let key = AddressKey { ifindex: 2, local: ip(26), prefix_len: 24, peer: None };
+    for n in [1, 2] {
+        case.at(3_001, Observation::AddressGone { netns: netns(n), key });
+        (10..=25).for_each(|last| case.has(3_002, n, last, 24));
+    }
+    (1..=2).for_each(|n| case.has(3_003, n, 26, 24));
+    assert_eq!((case.0.duplicates().len(), case.0.left_out_duplicates().len()), (16, 1));
+    assert!(is_open(&case, &mut life, 4_000), "it is pending, and holds");
+    assert!(!life.is_at_rest(), "no candidate tells of its end");
+    case.at(5_000, Observation::AddressGone { netns: netns(1), key });
+    assert!(!is_open(&case, &mut life, 5_001));
 }
 
 /// An address that moves is added before it is deleted; keepalived takes up to 200 ms.

@@ -3,9 +3,11 @@
 use super::sandboxes::{ID, PATH, mount_of, other, pod_name, sandbox};
 use super::*;
 use crate::fact::{
-    Attachment, CniCall, CniCommand, Life, PodName, Range, RangePart, Reservation, Scope, Sight,
+    Attachment, CniCall, CniCommand, Life, PodName, Range, RangePart, Reservation, Sandbox, Scope,
+    Sight,
 };
 use crate::finding::Severity;
+use crate::map::JUDGED;
 
 pub(super) const NEW: &str = "aa4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
 pub(super) const SEEN: Sight =
@@ -403,13 +405,108 @@ fn of_a_netns_with_many_addresses_and_tasks_some_are_listed() {
 }
 
 #[test]
-fn of_more_disputes_than_are_told_none_is_over() {
+fn of_more_disputes_than_are_told_others_are_judged() {
     let of = |case: &mut Case| {
         let found = case.codes_at(60_000).len();
         (found, blind(&case.0, &Thresholds::default()).contains(&Code::IpReleasedButHeld))
     };
     assert_eq!(of(&mut released(512)), (512, false));
-    assert_eq!(of(&mut released(513)), (512, true));
+    assert_eq!(of(&mut released(513)), (512, false));
+    // Another pod, with a higher IP.
+    let mut case = released(513);
+    let (netns, id) =
+        (NetnsRef { cookie: Some(8), inode: Some(80), nsid: Some(9) }, "c".repeat(64));
+    let path = "/run/netns/cni-8";
+    case.at(20, Observation::Holder { netns, holder: mount_of(path, 1, 1) });
+    let made = Sandbox {
+        id: id.clone(),
+        netns_path: Some(path.into()),
+        pid: None,
+        ..sandbox(Life::Alive, "Ready")
+    };
+    case.list(
+        30,
+        vec![Observation::Sandbox(sandbox(Life::Alive, "Ready")), Observation::Sandbox(made)],
+    );
+    let high = Ipv4Addr::new(10, 200, 0, 1).into();
+    let key = AddressKey { ifindex: 2, local: high, prefix_len: 24, peer: None };
+    case.at(
+        40,
+        Observation::Address { netns, address: Address { key, scope: Some(0), flags: Some(0) } },
+    );
+    let reserved = Reservation { key: "/cbr0/10.200.0.1".into(), ip: high, ..reservation(5, &id) };
+    case.at(100, Observation::Reservation(reserved));
+    let (store, key) = ("host-local".to_owned(), "/cbr0/10.200.0.1".to_owned());
+    case.at(2_000, Observation::ReservationGone { store, key });
+    let found = case.then(60_000);
+    assert!(found.iter().any(|one| one.subject.ip == Some(high)), "{}", found.len());
+}
+
+/// A dispute that has no place any more stays open until the address goes.
+#[test]
+fn a_dispute_that_is_left_out_is_over_when_it_ends() {
+    let mut case = released(512);
+    let (mut life, last) = (Findings::default(), [10, 1, 1, 255]);
+    let is_open = |case: &mut Case, life: &mut Findings, ms: u64| {
+        case.wants(ms);
+        live(&case.0, life, ms).contains(&Ipv4Addr::from(last).into())
+    };
+    assert!(is_open(&mut case, &mut life, 60_000));
+    case.release(60_001, 5);
+    assert!(is_open(&mut case, &mut life, 70_000));
+    assert!(case.0.leaves_out_disputes() && !life.is_at_rest());
+    let key =
+        AddressKey { ifindex: 2, local: Ipv4Addr::from(last).into(), prefix_len: 24, peer: None };
+    case.at(70_001, Observation::AddressGone { netns: POD, key });
+    assert!(!is_open(&mut case, &mut life, 70_002));
+}
+
+/// IPs of the range in netns of a user that lead nowhere: they cost no work.
+#[test]
+fn what_a_user_has_where_nothing_leads_is_not_compared_with_the_stores() {
+    let mut case = Case::reserved();
+    case.range(20, 2, 254);
+    case.0.1.get_mut().steps = Steps::Asked;
+    for n in 0..50u32 {
+        let netns = NetnsRef { cookie: Some(500 + u64::from(n)), inode: Some(500 + n), nsid: None };
+        case.at(30, Observation::NetnsUser { netns, uid: 1_000, nested: true });
+        let scope = Scope::Addresses { netns };
+        case.at(31, Observation::Began(scope.clone()));
+        for last in 2..50 {
+            let key = AddressKey { ifindex: 2, local: ip(last), prefix_len: 24, peer: None };
+            let address = Address { key, scope: Some(0), flags: Some(0) };
+            case.at(31, Observation::Address { netns, address });
+        }
+        case.at(31, Observation::Ended { scope, began: BootNs(31 * MS), complete: true });
+    }
+    // One of them is a pod's.
+    case.reserve(40, 6, NEW);
+    JUDGED.set(0);
+    assert_eq!(case.codes_at(60_000), []);
+    assert!(JUDGED.get() <= 4, "{} comparisons", JUDGED.get());
+}
+
+/// A netns has IPs that are reserved for others, of which nobody knows whether they are of one network.
+#[test]
+fn what_has_not_changed_is_not_compared_with_the_stores_again() {
+    let mut case = Case::reserved();
+    case.0.1.get_mut().steps = Steps::Asked;
+    let netns = NetnsRef { cookie: Some(500), inode: Some(500), nsid: None };
+    for last in 20..60 {
+        let key = AddressKey { ifindex: 2, local: ip(last), prefix_len: 24, peer: None };
+        let address = Address { key, scope: Some(0), flags: Some(0) };
+        case.at(30, Observation::Address { netns, address });
+        case.reserve(40, last, NEW);
+    }
+    for expected in [40, 40, 0] {
+        JUDGED.set(0);
+        assert_eq!(case.codes_at(60_000), []);
+        assert_eq!(JUDGED.get(), expected);
+    }
+    case.at(61_000, Observation::LinkGone { netns: HOST, ifindex: 77 });
+    JUDGED.set(0);
+    assert_eq!(case.codes_at(61_000), []);
+    assert_eq!(JUDGED.get(), 40, "what is on one link may have changed");
 }
 
 /// An annotation ends with the pod's object, and whoever creates pods can write it: it is shown, and proves nothing.

@@ -477,24 +477,94 @@ fn what_is_forgotten_of_a_proxy_counts_no_more() {
     assert_eq!(wire.found(3_001).len(), 1, "it answers for one");
 }
 
+/// Two MACs answer for an IP on a device. A MAC that requests the IP is no proxy.
+fn contest(wire: &mut Wire, netns: NetnsRef, ip: [u8; 4]) {
+    for mac in [A, B] {
+        for kind in [ClaimKind::Request, ClaimKind::Reply] {
+            let claim = Claim { ifindex: CNI0, ip: Ipv4Addr::from(ip).into(), mac, kind };
+            wire.0.at(1_000, Observation::Claimed { netns, claim });
+        }
+    }
+}
+
+fn is_blind(wire: &Wire) -> bool {
+    blind(&wire.0.0, &Thresholds::default()).contains(&Code::NeighbourConflict)
+}
+
+fn ips(found: &[Candidate]) -> Vec<[u8; 4]> {
+    let ips = found.iter().filter_map(|one| one.subject.ip);
+    ips.filter_map(|ip| if let std::net::IpAddr::V4(ip) = ip { Some(ip.octets()) } else { None })
+        .collect()
+}
+
 #[test]
-fn of_more_conflicts_than_are_told_none_is_over() {
+fn of_more_conflicts_than_are_told_others_are_judged() {
     let mut wire = Wire::bare();
     wire.0.0.1.get_mut().steps = Steps::Asked;
-    let heard = |wire: &mut Wire, n: u16| {
+    for n in 0..513u16 {
         let [c, d] = n.to_be_bytes();
-        // A MAC that requests the IP is no proxy.
-        for kind in [ClaimKind::Request, ClaimKind::Reply] {
-            wire.packet(1_000, [10, 1, c, d], A, kind);
-            wire.packet(1_000, [10, 1, c, d], B, kind);
-        }
-    };
-    let is_blind =
-        |wire: &Wire| blind(&wire.0.0, &Thresholds::default()).contains(&Code::NeighbourConflict);
-    (0..512).for_each(|n| heard(&mut wire, n));
+        contest(&mut wire, HOST, [10, 1, c, d]);
+    }
     assert_eq!((wire.found(1_001).len(), is_blind(&wire)), (512, false));
-    heard(&mut wire, 512);
-    assert_eq!((wire.found(1_001).len(), is_blind(&wire)), (512, true));
+}
+
+/// A conflict that has no place any more stays open until it ends.
+#[test]
+fn a_conflict_that_is_left_out_is_over_when_it_ends() {
+    let mut wire = Wire::bare();
+    wire.0.0.1.get_mut().steps = Steps::Asked;
+    for n in 1..513u16 {
+        let [c, d] = n.to_be_bytes();
+        contest(&mut wire, HOST, [10, 1, c, d]);
+    }
+    let (mut life, last) = (Findings::default(), Ipv4Addr::new(10, 1, 2, 0).into());
+    let is_open = |wire: &mut Wire, life: &mut Findings, ms: u64| {
+        wire.0.wants(ms);
+        live(&wire.0.0, life, ms).contains(&last)
+    };
+    assert!(is_open(&mut wire, &mut life, 1_001));
+    contest(&mut wire, HOST, [10, 1, 0, 0]);
+    assert!(is_open(&mut wire, &mut life, 1_002));
+    assert!(wire.0.0.leaves_out_conflicts(BootNs(1_002 * MS)) && !life.is_at_rest());
+    assert!(!is_open(&mut wire, &mut life, 90_000), "nobody was heard for a minute");
+}
+
+/// Somebody who may send what he likes invents conflicts about low IPs. That about an IP which a pod has is told.
+#[test]
+fn conflicts_about_ips_that_nobody_has_hide_none_about_a_pods() {
+    let mut wire = Wire::bare();
+    wire.0.0.1.get_mut().steps = Steps::Asked;
+    for n in 0..600u16 {
+        let [c, d] = n.to_be_bytes();
+        contest(&mut wire, HOST, [10, 0, c, d]);
+    }
+    wire.pod(3, POD, C);
+    wire.0.at(3, Observation::NetnsUser { netns: POD, uid: 0, nested: false });
+    wire.address(4, POD, [10, 200, 0, 1]);
+    contest(&mut wire, HOST, [10, 200, 0, 1]);
+    assert!(ips(&wire.found(3_000)).contains(&[10, 200, 0, 1]));
+}
+
+/// The same in netns of a user, also by addresses that duplicate address detection refuses.
+#[test]
+fn conflicts_in_a_users_netns_hide_none_of_others() {
+    let mut wire = Wire::bare();
+    wire.0.0.1.get_mut().steps = Steps::Asked;
+    let netns = OTHER;
+    wire.0.at(2, Observation::NetnsUser { netns, uid: 1_000, nested: true });
+    for ifindex in [2, CNI0] {
+        wire.0.at(2, Observation::Link { netns, link: link(ifindex, "veth", C) });
+    }
+    for n in 0..600u16 {
+        let [c, d] = n.to_be_bytes();
+        contest(&mut wire, netns, [10, 1, c, d]);
+        let address = Address { key: key([10, 2, c, d]), scope: Some(0), flags: Some(0x08) };
+        wire.0.at(2, Observation::Address { netns, address });
+    }
+    contest(&mut wire, HOST, [10, 200, 0, 1]);
+    let found = ips(&wire.found(1_001));
+    assert!(found.contains(&[10, 200, 0, 1]) && !is_blind(&wire));
+    assert!(found.len() <= 512, "{} of a user and one of the node", found.len());
 }
 
 #[test]

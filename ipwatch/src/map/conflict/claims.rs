@@ -344,8 +344,21 @@ impl Claims {
 
     /// The conflicts, unless something has changed since the last settling.
     pub(in crate::map) fn settled(&self, now: BootNs) -> Option<impl Iterator<Item = &Conflict>> {
-        let settled = self.unsettled.is_empty() && self.due.next().is_none_or(|due| due > now);
-        settled.then(|| self.found.values())
+        self.is_settled(now).then(|| self.found.values())
+    }
+
+    /// The same of one IP.
+    pub(in crate::map) fn settled_of(
+        &self,
+        ip: IpAddr,
+        now: BootNs,
+    ) -> Option<impl Iterator<Item = &Conflict>> {
+        let of_ip = || self.found.range(all_of(ip)).map(|(_, found)| found);
+        self.is_settled(now).then(of_ip)
+    }
+
+    fn is_settled(&self, now: BootNs) -> bool {
+        self.unsettled.is_empty() && self.due.next().is_none_or(|due| due > now)
     }
 
     #[cfg(any(test, feature = "fuzzing"))]
@@ -411,6 +424,16 @@ impl Claims {
     /// Every contested key.
     pub(in crate::map) fn contested(&self) -> impl Iterator<Item = (&Key, &Contest)> {
         self.contested.iter().filter_map(|key| Some((key, self.entries.get(key)?)))
+    }
+
+    /// The contested keys of one IP.
+    pub(in crate::map) fn contested_of(&self, ip: IpAddr) -> impl Iterator<Item = &Key> {
+        self.contested.range(all_of(ip))
+    }
+
+    /// Maximum number of conflicts that there can be, but for those of addresses that were refused.
+    pub(in crate::map) fn count_contested(&self) -> usize {
+        self.contested.len()
     }
 
     pub(in crate::map) fn dad(&self) -> impl Iterator<Item = &Key> {

@@ -4,11 +4,13 @@
 //! a removed pod, or an announced fail-over. Nor are a router that answers for others (proxy ARP), a device and those
 //! stacked on it, two devices of one netns, and the MACs of VRRP.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use crate::fact::{BootNs, Link, LinkDetail, Mac};
 
 use super::claims::{Contest, FORGOTTEN, HANDED_OVER, Home, Key, OUT_OF_STEP, Side, Turn};
+use crate::map::told::{Concern, Entry, choose, has_room_for};
 use crate::map::{Endpoint, Netns, NetnsId, NodeMap};
 
 const SEC: u64 = 1_000_000_000;
@@ -18,8 +20,6 @@ const ONE_ANSWER: u64 = 2 * SEC;
 const AT_ONCE: u64 = SEC;
 /// A MAC that answers for this many IPs and requests none itself is a proxy.
 pub(super) const PROXY: usize = 3;
-/// Maximum number of conflicts reported at a time. More have one cause, or are forged.
-const MOST: usize = 512;
 /// Maximum number of devices followed from one to the next.
 const DEPTH: usize = 8;
 
@@ -69,25 +69,73 @@ pub struct Conflict {
 }
 
 impl NodeMap {
-    /// Every conflict at `now`, as each device observed it; at most `MOST`.
+    /// The conflicts at `now`, as each device observed them: those that were heard, then those of addresses that failed
+    /// duplicate address detection. If they are too many, those about IPs that pods, root or the node have come first.
     #[must_use]
     pub fn conflicts(&self, now: BootNs) -> Vec<Conflict> {
-        let mut found: Vec<Conflict> = match self.conflict.claims.settled(now) {
-            Some(settled) => settled.take(MOST).cloned().collect(),
-            None => self.heard_conflicts(now).take(MOST).collect(),
-        };
-        let failed = self.conflict.claims.dad().filter(|(ip, ..)| !self.is_shared_ip(*ip));
-        found.extend(failed.filter_map(|key| self.failed(key)));
-        found
+        self.told_conflicts(now).0
     }
 
-    /// Whether the limit on conflicts was not exceeded.
+    /// Whether there are conflicts that are not told, because there are too many.
     #[must_use]
-    pub fn has_all_conflicts(&self, now: BootNs) -> bool {
-        match self.conflict.claims.settled(now) {
-            Some(mut settled) => settled.nth(MOST).is_none(),
-            None => self.heard_conflicts(now).nth(MOST).is_none(),
+    pub fn leaves_out_conflicts(&self, now: BootNs) -> bool {
+        let claims = &self.conflict.claims;
+        let most = claims.count_contested() + claims.dad().count();
+        !has_room_for(most) && self.told_conflicts(now).1
+    }
+
+    /// The conflicts about one IP, including those that are left out.
+    #[must_use]
+    pub fn conflicts_of(&self, ip: IpAddr, now: BootNs) -> Vec<Conflict> {
+        let claims = &self.conflict.claims;
+        let anew = |key: &Key| self.conflict(key, claims.contest(key)?, now);
+        let heard: Vec<Conflict> = match claims.settled_of(ip, now) {
+            Some(settled) => settled.cloned().collect(),
+            None => claims.contested_of(ip).filter_map(anew).collect(),
+        };
+        let refused = self.refused_addresses().filter(|key| key.0 == ip);
+        heard.into_iter().chain(refused.filter_map(|key| self.failed(key))).collect()
+    }
+
+    fn told_conflicts(&self, now: BootNs) -> (Vec<Conflict>, bool) {
+        let failed = self.refused_addresses().filter_map(|key| self.failed(key)).map(Cow::Owned);
+        let all: Vec<Cow<'_, Conflict>> = match self.conflict.claims.settled(now) {
+            Some(settled) => settled.map(Cow::Borrowed).chain(failed).collect(),
+            None => self.heard_conflicts(now).map(Cow::Owned).chain(failed).collect(),
+        };
+        let owned = |all: Vec<Cow<'_, Conflict>>| all.into_iter().map(Cow::into_owned).collect();
+        if has_room_for(all.len()) {
+            return (owned(all), false);
         }
+        let entries = all.into_iter().map(|what| {
+            let (concern, holder) = self.concern_of(&what);
+            // One IP is observed by any number of devices, and one netns may have any number of IPs.
+            let of = (holder, holder.is_none().then_some(what.ip));
+            let order = (what.since, what.ip, what.netns, what.ifindex);
+            Entry { concern, of, order, what }
+        });
+        let (told, left_out) = choose(entries, usize::MAX);
+        (owned(told), !left_out.is_empty())
+    }
+
+    /// Whom a conflict concerns, and the netns that has the IP. Whoever may send what he likes can claim any IP; that a netns
+    /// has it is the kernel's word.
+    fn concern_of(&self, conflict: &Conflict) -> (Concern, Option<NetnsId>) {
+        let of = |id: NetnsId| self.netns(id).map_or(Concern::Users, Concern::of);
+        let homes = || conflict.parties.iter().filter_map(|party| party.home);
+        let holders = homes().filter(|home| home.holds).map(|home| (of(home.netns), home.netns));
+        let holder = holders.min().filter(|(concern, _)| *concern == Concern::Holder);
+        if let Some((concern, id)) = holder {
+            return (concern, Some(id));
+        }
+        let mut seen = homes().map(|home| home.netns).chain([conflict.netns]);
+        let is_users = seen.all(|id| of(id) == Concern::Users);
+        (if is_users { Concern::Users } else { Concern::Observer }, None)
+    }
+
+    /// The addresses that failed duplicate address detection, without those that are shared on purpose.
+    fn refused_addresses(&self) -> impl Iterator<Item = &Key> {
+        self.conflict.claims.dad().filter(|(ip, ..)| !self.is_shared_ip(*ip))
     }
 
     /// The observed conflicts, computed anew.

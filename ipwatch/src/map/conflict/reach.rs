@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
+#[cfg(test)]
+pub(crate) use duplicates::COMPARED;
 pub use duplicates::{Duplicate, Holding};
 
 use crate::contract::Prefix;
@@ -120,16 +122,29 @@ impl NodeMap {
         link.map(|(_, by)| Meeting::Link(*by)).or_else(|| router::meeting(self, self.plan(), a, b))
     }
 
-    /// Every IP on two netns that can be confused with each other. A netns may be in several.
+    /// The IPs on two netns that can be confused with each other. A netns may be in several.
     #[must_use]
     pub fn duplicates(&self) -> &[Duplicate] {
         &self.found_duplicates().all
     }
 
-    /// Whether the list is complete: the limit was not exceeded, and every link was followed to its end.
+    /// Whether these and those that are left out are all, but for those among netns of users: every other link was followed to
+    /// its end.
     #[must_use]
     pub fn has_all_duplicates(&self) -> bool {
-        self.found_duplicates().complete
+        self.found_duplicates().is_whole
+    }
+
+    /// The same of those among netns of users.
+    #[must_use]
+    pub fn has_all_duplicates_of_users(&self) -> bool {
+        self.found_duplicates().is_whole_of_users
+    }
+
+    /// The duplicates that are not told, because there are too many, by IP.
+    #[must_use]
+    pub fn left_out_duplicates(&self) -> &[Duplicate] {
+        &self.found_duplicates().left_out
     }
 
     fn found_duplicates(&self) -> &duplicates::Found {

@@ -4,16 +4,20 @@
 //! another one, and only within one network: two networks without a connection may use the same IPs. While the holder's
 //! own ADD or DEL runs, the two may differ.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::fact::{BootNs, CniCommand, Link, SourceStatus, store};
 
 use super::stores::{is_by_pod_object, is_freed_by_cni};
 use crate::fact::cgroup::{attribution, session_user};
+use crate::map::told::{Concern, Entry, choose};
 use crate::map::workload::HUNG;
 use crate::map::workload::mounts_of;
 use crate::map::workload::strip_var;
-use crate::map::{CallEntry, Certainty, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry};
+use crate::map::{
+    CallEntry, Certainty, Kinds, Netns, NetnsId, NodeMap, Release, ReservationEntry, Tick,
+};
 
 /// Probes and stores are told by different ways: the word of a DEL may come this much after its effect.
 pub(super) const SETTLE: u64 = 300_000_000;
@@ -31,10 +35,26 @@ const SEPARATE: u64 = 1_000_000_000;
 /// The store whose networks have the names of the CNI result cache. Other stores may name theirs after an ENI or a
 /// bridge.
 const NAMED_BY_CNI: &str = store::HOST_LOCAL;
-/// Maximum number of disputes reported at a time. More have one cause, or are forged.
-const MOST: usize = 512;
+/// Maximum number of IPs of users' netns that are compared with the stores at a time.
+const MOST_OF_USERS: usize = 2_048;
+/// What disputes depend on: all but what is on the wire.
+const DEPENDS_ON: Kinds = Kinds::NETNS
+    .and(Kinds::ADDRESSES)
+    .and(Kinds::LINKS)
+    .and(Kinds::TASKS)
+    .and(Kinds::RUNTIMES)
+    .and(Kinds::PODS)
+    .and(Kinds::IPAM)
+    .and(Kinds::CALLS)
+    .and(Kinds::ENDPOINTS);
 /// Maximum number of tasks of a netns whose container is looked up.
 const ASKED: usize = 64;
+
+// Number of IPs of a netns that were compared with the stores, for tests.
+#[cfg(test)]
+thread_local! {
+    pub(crate) static JUDGED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// An IP that is up in one place and reserved for another, or not at all.
 #[derive(Debug)]
@@ -61,6 +81,30 @@ pub enum Grounds<'a> {
     Handed(&'a ReservationEntry),
 }
 
+/// Who has which IP against the word of a store, as of the last settling.
+#[derive(Debug, Default)]
+pub(super) struct Disputed {
+    told: BTreeSet<(IpAddr, NetnsId)>,
+    /// Those for which there is no place.
+    left_out: BTreeSet<(IpAddr, NetnsId)>,
+    /// There may be more among netns of users.
+    has_more_of_users: bool,
+    /// What changed after this has not been looked at.
+    seen: Option<Tick>,
+}
+
+impl Disputed {
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn count(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Something was forgotten that no fact tells of.
+    pub(super) fn doubt(&mut self) {
+        self.seen = None;
+    }
+}
+
 /// Whether a netns belongs to a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
@@ -74,9 +118,7 @@ pub enum Match {
 impl NodeMap {
     /// Netns that have this IP on a device of their own, without the host's and those in teardown.
     pub fn holders_of(&self, ip: IpAddr) -> impl Iterator<Item = &Netns> {
-        self.with_ip(ip)
-            .filter_map(|id| self.netns(id))
-            .filter(move |netns| !netns.host && netns.dying.is_none() && has(netns, ip))
+        self.with_ip(ip).filter_map(|id| self.netns(id)).filter(move |netns| is_holder(netns, ip))
     }
 
     /// Whether a netns was made for what a reservation names.
@@ -184,9 +226,11 @@ impl NodeMap {
             let own = |release: &Release| {
                 release.was.container_id.is_none() || release.was.container_id.as_deref() == owner
             };
-            // Whether the IP belongs to that range may change with every link.
+            // Whether the IP belongs to that range may change with every link. That of nobody who is known never does: see
+            // [`Self::home_of`].
+            let is_known = netns.owner().is_some_and(|owner| owner.certainty != Certainty::ByIp);
             let ranged = || self.ranges().any(|range| !range.is_by_blocks() && range.contains(ip));
-            reserved || self.ipam.releases_of(ip).any(own) || ranged()
+            reserved || self.ipam.releases_of(ip).any(own) || is_known && ranged()
         })
     }
 
@@ -249,31 +293,74 @@ impl NodeMap {
             && self.source(store).is_some_and(|source| source.status == SourceStatus::Active)
     }
 
-    /// Every mismatch, whether or not it counts yet, and whether that is all.
-    fn all_disputes(&self, now: BootNs) -> (Vec<IpamMismatch<'_>>, bool) {
-        let mut found = Vec::new();
-        for ip in &self.ipam.doubtful {
-            for holder in self.holders_of(*ip) {
-                self.disputes_of(*ip, holder, now, &mut found);
-                if found.len() > MOST {
-                    found.truncate(MOST);
-                    return (found, false);
+    /// The IPs that are disputed, whether or not that counts yet, each with its holder. In netns of users that lead nowhere no
+    /// IP is anybody else's.
+    fn find_disputed(&self, now: BootNs) -> Disputed {
+        let (mut all, mut found) = (Vec::new(), Vec::new());
+        let mut of_users = 0;
+        for ip in self.ipam.doubtful.iter().copied() {
+            for holder in self.with_ip(ip).filter_map(|id| self.netns(id)) {
+                let concern = Concern::of(holder);
+                let is_users = concern == Concern::Users;
+                if is_users && of_users >= MOST_OF_USERS {
+                    of_users += 1;
+                    continue;
+                }
+                if self.is_users_apart(holder) || !is_holder(holder, ip) {
+                    continue;
+                }
+                of_users += usize::from(is_users);
+                self.disputes_of(ip, holder, now, &mut found);
+                if !found.is_empty() {
+                    let what = (ip, holder.id);
+                    all.push(Entry { concern, of: holder.id, order: ip, what });
+                    found.clear();
                 }
             }
         }
-        (found, true)
+        let (told, left_out) = choose(all, usize::MAX);
+        Disputed {
+            told: told.into_iter().collect(),
+            left_out: left_out.into_iter().map(|(_, what)| what).collect(),
+            has_more_of_users: of_users > MOST_OF_USERS,
+            // What this agenda marks later on is looked at by the next one.
+            seen: Some(self.tick().before()),
+        }
     }
 
     /// Whether any IP is doubtful by the cheap check.
-    #[must_use]
-    pub fn has_doubtful_ips(&self) -> bool {
+    #[cfg(test)]
+    pub(in crate::map) fn has_doubtful_ips(&self) -> bool {
         !self.ipam.doubtful.is_empty()
     }
 
-    /// Whether the limit on disputes was not exceeded.
+    /// Whether any IP is disputed, whether or not that counts yet.
     #[must_use]
-    pub fn has_all_disputes(&self) -> bool {
-        !self.ipam.more_disputes
+    pub fn has_disputed_ips(&self) -> bool {
+        !self.ipam.disputed.told.is_empty()
+    }
+
+    /// Whether there are disputes that are not told, because there are too many.
+    #[must_use]
+    pub fn leaves_out_disputes(&self) -> bool {
+        let Disputed { left_out, has_more_of_users, .. } = &self.ipam.disputed;
+        *has_more_of_users || !left_out.is_empty()
+    }
+
+    /// Whether there are no other disputes among netns of users than those that are told or left out.
+    #[must_use]
+    pub fn has_all_disputes_of_users(&self) -> bool {
+        !self.ipam.disputed.has_more_of_users
+    }
+
+    /// The mismatches about one IP that are left out, and count at `now`.
+    #[must_use]
+    pub fn left_out_disputes(&self, ip: IpAddr, now: BootNs) -> Vec<IpamMismatch<'_>> {
+        let all = &self.ipam.disputed.left_out;
+        let mut found =
+            self.disputes_of_all(all.range((ip, NetnsId::MIN)..=(ip, NetnsId::MAX)), now);
+        found.retain(|dispute| dispute.from <= now);
+        found
     }
 
     fn disputes_of<'a>(
@@ -283,6 +370,8 @@ impl NodeMap {
         now: BootNs,
         found: &mut Vec<IpamMismatch<'a>>,
     ) {
+        #[cfg(test)]
+        JUDGED.set(JUDGED.get() + 1);
         let all = self.reservations_of(ip).filter(|entry| !is_by_pod_object(&entry.store));
         let reserved: Vec<&ReservationEntry> = all.collect();
         // Its own reservation exists: any other reservation of the IP belongs to another network.
@@ -443,25 +532,47 @@ impl NodeMap {
         meant.map(until).max().unwrap_or(event).min(longest)
     }
 
-    /// The mismatches that count at `now`.
+    /// The mismatches about these IPs of netns, whether or not they count yet.
+    fn disputes_of_all<'a, 'b>(
+        &'a self,
+        all: impl Iterator<Item = &'b (IpAddr, NetnsId)>,
+        now: BootNs,
+    ) -> Vec<IpamMismatch<'a>> {
+        let mut found = Vec::new();
+        for (ip, id) in all {
+            if let Some(holder) = self.netns(*id).filter(|holder| is_holder(holder, *ip)) {
+                self.disputes_of(*ip, holder, now, &mut found);
+            }
+        }
+        found
+    }
+
+    /// The mismatches that count at `now`, of those that the last settling found.
     #[must_use]
     pub fn disputes(&self, now: BootNs) -> Vec<IpamMismatch<'_>> {
-        let (mut found, _) = self.all_disputes(now);
+        let mut found = self.disputes_of_all(self.ipam.disputed.told.iter(), now);
         found.retain(|dispute| dispute.from <= now);
         found
     }
 
-    /// Remembers which IPs are known to be unreserved. Returns when the next mismatch begins to count.
+    /// Finds what is disputed, if anything has changed that it depends on, and remembers which IPs are known to be
+    /// unreserved. Returns when the next mismatch begins to count.
     pub(in crate::map) fn settle_disputes(&mut self, now: BootNs) -> Option<BootNs> {
-        let (all, complete) = self.all_disputes(now);
+        if self.ipam.disputed.seen.is_none_or(|seen| self.changed(DEPENDS_ON, seen)) {
+            let found = self.find_disputed(now);
+            if self.ipam.disputed.told != found.told {
+                self.changes.mark(Kinds::IPAM);
+            }
+            self.ipam.disputed = found;
+        }
+        let all = self.disputes_of_all(self.ipam.disputed.told.iter(), now);
         let next = all.iter().map(|dispute| dispute.from).filter(|at| *at > now).min();
         let free = all.iter().filter(|dispute| {
             dispute.from <= now && matches!(dispute.grounds, Grounds::Unreserved { .. })
         });
         let free = free.map(|dispute| (dispute.ip, dispute.holder.id)).collect();
-        if self.ipam.unreserved != free || self.ipam.more_disputes == complete {
+        if self.ipam.unreserved != free {
             self.ipam.unreserved = free;
-            self.ipam.more_disputes = !complete;
             self.changes.mark(Kinds::IPAM);
         }
         next
@@ -473,6 +584,11 @@ impl NodeMap {
         self.disputes_of(ip, holder, now, &mut found);
         found.iter().any(|dispute| dispute.from <= now)
     }
+}
+
+/// Whether a netns other than the host's, which is not in teardown, has this IP on a device of its own.
+fn is_holder(netns: &Netns, ip: IpAddr) -> bool {
+    !netns.host && netns.dying.is_none() && has(netns, ip)
 }
 
 /// Whether a netns answers for an IP, which it does not if only a dummy device has it.

@@ -12,7 +12,7 @@ use crate::fact::{BootNs, PodName, Reservation, Unreadable};
 use super::blocks;
 use super::configured;
 use super::leaks;
-use super::mismatch::Match;
+use super::mismatch::{Disputed, Match};
 use super::ranges;
 use super::stores::is_by_pod_object;
 use crate::map::{Kinds, NetnsId, NodeMap, Table, Thresholds};
@@ -145,8 +145,7 @@ pub(in crate::map) struct Ipam {
     pub(super) doubtful: BTreeSet<IpAddr>,
     /// Of these, with the netns, the ones that are known to be unreserved.
     pub(super) unreserved: BTreeSet<(IpAddr, NetnsId)>,
-    /// There are more disputes than the maximum that is reported.
-    pub(super) more_disputes: bool,
+    pub(super) disputed: Disputed,
 }
 
 impl Ipam {
@@ -481,6 +480,7 @@ impl NodeMap {
             return;
         }
         self.ipam.pruned = now;
+        self.ipam.disputed.doubt();
         let mut releases = std::mem::take(&mut self.ipam.releases);
         let held = |ip: &IpAddr| self.holders_of(*ip).next().is_some();
         releases.retain(|(ip, ..), release| now.since(release.at) < REMEMBERED || held(ip));

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fact::{LinkDetail, Vlans};
+use crate::map::conflict::COMPARED;
 
 /// What decides where frames of a device go, in the model's own types.
 #[derive(Debug, Clone)]
@@ -588,4 +589,23 @@ fn tunnels_that_name_each_other_over_a_link_are_one_link() {
     assert_eq!(feed.reached(1, 7).len(), 2, "a group");
     feed.tell(Observation::LinkGone { netns: HOST, ifindex: 103 });
     assert_eq!(feed.reached(1, 7), [(other, own)], "the underlay of one is gone");
+}
+
+/// Netns that nothing connects have equal IPs: the work grows with their number, not with that of their pairs.
+#[test]
+fn holders_that_cannot_meet_are_not_compared() {
+    const COUNT: u32 = 500;
+    let mut feed = Feed::new(ALL);
+    for n in 1..=COUNT {
+        let netns = full(100 + u64::from(n), 1_000 + n, 10 + n as i32);
+        feed.tell(Observation::Link { netns, link: veth(2, 3, None) });
+        feed.tell(Observation::Link { netns, link: veth(3, 2, None) });
+        for last in 1..=21 {
+            feed.tell(Observation::Address { netns, address: address(last) });
+        }
+    }
+    COMPARED.set(0);
+    assert_eq!(feed.map.duplicates(), []);
+    let compared = COMPARED.get();
+    assert!(compared <= u64::from(21 * COUNT), "{compared} comparisons of {} holders", 21 * COUNT);
 }

@@ -1,22 +1,34 @@
 //! IPs that two netns have at once, if a peer could confuse the two.
+//!
+//! Only holders on one island, or behind one router, are compared with each other: a user can give one IP to thousands of
+//! netns that nothing connects. What compares users' netns with each other has steps of its own.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::plan::{DevId, Plan};
 use super::router::{self, Port};
 use super::{Endpoint, Meeting, flood};
 use crate::fact::BootNs;
-use crate::map::AddressEntry;
 use crate::map::ipam::has;
 use crate::map::kernel::Netns;
-use crate::map::{Identity, NetnsId, NodeMap, Table};
+use crate::map::told::{Concern, Entry, choose};
+use crate::map::{AddressEntry, Identity, NetnsId, NodeMap, Table};
 
-/// Maximum number of duplicates reported at once.
-const MAX_DUPLICATES: usize = 512;
 /// Maximum for the same two netns: many shared IPs of one pair must not hide those of others.
 const MAX_OF_TWO: usize = 16;
-/// Maximum number of steps for all of them; what would take more is not reported.
+/// Maximum number of those that are left out which are known by name: an open finding may be about one of them.
+const MAX_LEFT_OUT: usize = 8_192;
+/// Maximum number of steps for all that concern a pod, the node or root; what would take more is not reported.
 const STEPS: usize = 1 << 19;
+/// The same for what concerns netns of users alone: a bridge with a hundred containers takes 40,000.
+const STEPS_OF_USERS: usize = 1 << 17;
+
+// Number of holders that were compared with others, for tests.
+#[cfg(test)]
+thread_local! {
+    pub(crate) static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 /// A netns device that has an IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,104 +61,339 @@ impl Duplicate {
     }
 }
 
+/// The duplicates found, and whether they are all.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Those that are told.
+    pub(super) all: Vec<Duplicate>,
+    /// Those for which there is no place, by IP.
+    pub(super) left_out: Vec<Duplicate>,
+    /// These are all but for those among netns of users.
+    pub(super) is_whole: bool,
+    /// These are all among netns of users.
+    pub(super) is_whole_of_users: bool,
+}
+
+/// Every duplicate of the node, as far as there is a place for it.
+pub(super) fn find(map: &NodeMap) -> Found {
+    let mut search = Search::new(map);
+    let ips = map.conflict.reach.crowded.iter().filter(|ip| !map.is_shared_ip(**ip));
+    let all: Vec<_> = ips.flat_map(|ip| search.of(*ip)).collect();
+    let entries = all.into_iter().map(|(concern, one)| Entry {
+        concern,
+        of: one.both(),
+        order: (one.first.since.max(one.second.since), one.ip, one.second.at),
+        what: one,
+    });
+    let (all, mut left_out) = choose(entries, MAX_OF_TWO);
+    left_out.sort_by_key(|(concern, _)| *concern);
+    let beyond = left_out.split_off(left_out.len().min(MAX_LEFT_OUT));
+    let is_of_users = |(concern, _): &(Concern, Duplicate)| *concern == Concern::Users;
+    let Search { others, users, .. } = search;
+    let is_whole = others.is_enough && beyond.iter().all(is_of_users);
+    let is_whole_of_users = users.is_enough && beyond.is_empty();
+    let mut left_out: Vec<Duplicate> = left_out.into_iter().map(|(_, one)| one).collect();
+    left_out.sort_by_key(|one| one.ip);
+    Found { all, left_out, is_whole, is_whole_of_users }
+}
+
+impl Duplicate {
+    fn both(&self) -> (NetnsId, NetnsId) {
+        let (one, other) = (self.first.at.netns, self.second.at.netns);
+        (one.min(other), one.max(other))
+    }
+}
+
 /// One holder of an IP, and its place in the plan.
 struct Candidate {
     holding: Holding,
     rank: (BootNs, (u8, u64, u32)),
+    concern: Concern,
     dev: DevId,
     island: DevId,
-    port: Option<Port>,
+    port: Option<Behind>,
 }
 
-/// The duplicates found, and whether they are all.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) all: Vec<Duplicate>,
-    pub(super) complete: bool,
+/// The port of a router that a holder is behind.
+#[derive(Clone, Copy)]
+struct Behind {
+    /// The router, and the table that it uses there.
+    router: (NetnsId, u32),
+    /// It has the IP without a network.
+    is_single: bool,
+    /// The router sends what is for the IP there.
+    is_way: bool,
 }
 
-/// What devices reach and through which device, sorted.
-struct Reached {
-    known: Table<DevId, Vec<(Endpoint, Endpoint)>>,
-    budget: flood::Budget,
-    complete: bool,
+/// A number of steps.
+struct Effort {
+    left: flood::Budget,
+    is_enough: bool,
 }
 
-pub(super) fn find(map: &NodeMap) -> Found {
-    let mut found = Found { all: Vec::new(), complete: true };
-    let budget = flood::Budget(STEPS);
-    let mut reached = Reached { known: Table::default(), budget, complete: true };
-    let mut of_two: Table<(NetnsId, NetnsId), usize> = Table::default();
-    for ip in map.conflict.reach.crowded.iter().copied().filter(|ip| !map.is_shared_ip(*ip)) {
-        let all = candidates(map, map.plan(), ip);
-        for (place, second) in all.iter().enumerate() {
-            let told =
-                |one: &Duplicate| one.ip == ip && one.second.at.netns == second.holding.at.netns;
-            if found.all.iter().rev().take_while(|one| one.ip == ip).any(told) {
-                continue;
-            }
-            let earlier = all[..place].iter();
-            let pair = earlier.filter(|first| may_meet(first, second)).find_map(|first| {
-                let meeting = meeting(map, &mut reached, ip, first, second)?;
-                (!is_one_gateway(map, first, second)).then_some((first.holding, meeting))
-            });
-            let Some((first, meeting)) = pair else { continue };
-            let (one, other) = (first.at.netns, second.holding.at.netns);
-            let told = of_two.entry((one.min(other), one.max(other))).or_default();
-            if found.all.len() >= MAX_DUPLICATES {
-                return Found { complete: false, ..found };
-            }
-            if *told >= MAX_OF_TWO {
-                found.complete = false;
-                continue;
-            }
-            *told += 1;
-            found.all.push(Duplicate { ip, first, second: second.holding, meeting });
+impl Effort {
+    fn of(steps: usize) -> Self {
+        Self { left: flood::Budget(steps), is_enough: true }
+    }
+
+    fn compare(&mut self) -> bool {
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
+        self.is_enough &= self.left.spend(1);
+        self.is_enough
+    }
+}
+
+struct Search<'a> {
+    map: &'a NodeMap,
+    plan: &'a Plan,
+    /// What devices reach and through which device, sorted. What was looked for among users' netns may be cut short.
+    reached: Table<(DevId, bool), Vec<(Endpoint, Endpoint)>>,
+    others: Effort,
+    users: Effort,
+}
+
+/// Those of the holders of one IP that came first, the ones that users' netns have apart.
+#[derive(Default)]
+struct Earlier {
+    others: Places,
+    users: Places,
+}
+
+/// Holders by where they can be met.
+#[derive(Default)]
+struct Places {
+    on: Table<DevId, Linked>,
+    behind: Table<(NetnsId, u32), Routed>,
+}
+
+/// The holders on one island.
+#[derive(Default)]
+struct Linked {
+    /// In the order in which they came.
+    all: Vec<usize>,
+    at: Table<Endpoint, usize>,
+    netns: Firsts,
+}
+
+/// The first holders behind one router. No two netns are behind one port.
+#[derive(Default)]
+struct Routed {
+    all: Firsts,
+    single: Firsts,
+    ways: Firsts,
+}
+
+/// The first holder, and the first in another netns.
+#[derive(Default)]
+struct Firsts([Option<(NetnsId, usize)>; 2]);
+
+impl Firsts {
+    fn add(&mut self, netns: NetnsId, place: usize) {
+        match &mut self.0 {
+            [first @ None, _] => *first = Some((netns, place)),
+            [Some((known, _)), other @ None] if *known != netns => *other = Some((netns, place)),
+            _ => {}
         }
     }
-    found.complete &= reached.complete;
-    found
+
+    /// The first that is in another netns than this one.
+    fn but(&self, netns: NetnsId) -> Option<usize> {
+        self.0.iter().flatten().find(|(known, _)| *known != netns).map(|(_, place)| *place)
+    }
 }
 
-/// The holders that answer for an IP, in the order in which they came.
+impl Routed {
+    /// The first that has the same IP to the router: see [`router::meeting`].
+    fn first_to_meet(&self, second: &Candidate, by: &Behind) -> Option<usize> {
+        let netns = second.holding.at.netns;
+        if by.is_way {
+            return self.all.but(netns);
+        }
+        let single = by.is_single.then(|| self.single.but(netns)).flatten();
+        [self.ways.but(netns), single].into_iter().flatten().min()
+    }
+}
+
+impl Places {
+    fn add(&mut self, place: usize, one: &Candidate) {
+        let netns = one.holding.at.netns;
+        let linked = self.on.entry(one.island).or_default();
+        linked.all.push(place);
+        linked.at.insert(one.holding.at, place);
+        linked.netns.add(netns, place);
+        if let Some(by) = one.port {
+            let routed = self.behind.entry(by.router).or_default();
+            routed.all.add(netns, place);
+            if by.is_single {
+                routed.single.add(netns, place);
+            }
+            if by.is_way {
+                routed.ways.add(netns, place);
+            }
+        }
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(map: &'a NodeMap) -> Self {
+        let (others, users) = (Effort::of(STEPS), Effort::of(STEPS_OF_USERS));
+        Self { map, plan: map.plan(), reached: Table::default(), others, users }
+    }
+
+    /// The duplicates of one IP. A netns comes second in one of them at most: with the first one that is no user's, if there
+    /// is any.
+    fn of(&mut self, ip: IpAddr) -> Vec<(Concern, Duplicate)> {
+        let all = candidates(self.map, self.plan, ip);
+        let (mut found, mut told) = (Vec::new(), BTreeSet::new());
+        let mut earlier = Earlier::default();
+        for (place, second) in all.iter().enumerate() {
+            let is_users = second.concern == Concern::Users;
+            if !told.contains(&second.holding.at.netns) {
+                let by_others = self.first_of(&all, &earlier.others, second, false);
+                let by_users = match by_others {
+                    Some(_) if is_users => None,
+                    _ => self.first_of(&all, &earlier.users, second, is_users),
+                };
+                let first = [by_others, by_users].into_iter().flatten().min_by_key(|(at, _)| *at);
+                if let Some((at, meeting)) = first {
+                    let first = &all[at];
+                    told.insert(second.holding.at.netns);
+                    let concern = first.concern.min(second.concern);
+                    let (first, second) = (first.holding, second.holding);
+                    found.push((concern, Duplicate { ip, first, second, meeting }));
+                }
+            }
+            let places = if is_users { &mut earlier.users } else { &mut earlier.others };
+            places.add(place, second);
+        }
+        found
+    }
+
+    /// The first of these that a holder meets, and where. `among_users`: both are users'.
+    fn first_of(
+        &mut self,
+        all: &[Candidate],
+        earlier: &Places,
+        second: &Candidate,
+        among_users: bool,
+    ) -> Option<(usize, Meeting)> {
+        let linked = earlier.on.get(&second.island);
+        let linked = linked.and_then(|linked| self.first_on_link(all, linked, second, among_users));
+        let routed = second.port.and_then(|by| {
+            let at = earlier.behind.get(&by.router)?.first_to_meet(second, &by)?;
+            Some((at, Meeting::Router(by.router.0)))
+        });
+        // Who shares a link with the same one needs no router.
+        linked.into_iter().chain(routed).min_by_key(|(at, _)| *at)
+    }
+
+    fn first_on_link(
+        &mut self,
+        all: &[Candidate],
+        linked: &Linked,
+        second: &Candidate,
+        among_users: bool,
+    ) -> Option<(usize, Meeting)> {
+        // A cheap check before the flood.
+        linked.netns.but(second.holding.at.netns)?;
+        let Self { map, plan, reached, others, users } = self;
+        let effort = if among_users { users } else { others };
+        let there = reached.entry((second.dev, among_users)).or_insert_with(|| {
+            let reach = flood::reach(plan, second.dev, &mut effort.left);
+            effort.is_enough &= reach.complete;
+            reach.endpoints
+        });
+        let there: &[(Endpoint, Endpoint)] = there;
+        let may_be = |at: usize| {
+            let first = &all[at];
+            first.holding.at.netns != second.holding.at.netns && !is_one_gateway(map, first, second)
+        };
+        let mut first = None;
+        if linked.all.len() <= there.len() {
+            for at in linked.all.iter().copied() {
+                if !effort.compare() {
+                    return None;
+                }
+                let to = all[at].holding.at;
+                if let Ok(place) = there.binary_search_by_key(&to, |(to, _)| *to)
+                    && may_be(at)
+                {
+                    return Some((at, Meeting::Link(there[place].1)));
+                }
+            }
+        } else {
+            for (to, by) in there {
+                if !effort.compare() {
+                    return None;
+                }
+                let at = linked.at.get(to).copied().filter(|at| may_be(*at));
+                let is_sooner = |at: &usize| first.is_none_or(|(sooner, _)| *at < sooner);
+                first = at.filter(is_sooner).map(|at| (at, Meeting::Link(*by))).or(first);
+            }
+        }
+        first
+    }
+}
+
+/// The holders that answer for an IP, in the order in which they came, without those that are alone where they are.
 fn candidates(map: &NodeMap, plan: &Plan, ip: IpAddr) -> Vec<Candidate> {
-    let mut all: Vec<Candidate> = map
+    let holders = map
         .with_ip(ip)
         .filter_map(|id| map.netns(id))
-        .filter(|netns| netns.dying.is_none() && has(netns, ip))
-        .flat_map(|netns| {
-            let own = netns.with_ip(ip).filter(move |(key, known)| {
-                let stale = known.touched < map.lost_last.max(netns.overrun());
-                netns.is_routable(key) && known.is_used() && !stale
-            });
-            own.map(move |(key, known)| (netns, key.ifindex, known))
+        .filter(|netns| netns.dying.is_none() && has(netns, ip));
+    let holdings = holders.flat_map(|netns| {
+        let own = netns.with_ip(ip).filter(move |(key, known)| {
+            let stale = known.touched < map.lost_last.max(netns.overrun());
+            netns.is_routable(key) && known.is_used() && !stale
+        });
+        own.filter_map(move |(key, known)| {
+            let dev = plan.find(Endpoint { netns: netns.id, ifindex: key.ifindex })?;
+            Some((netns, known, dev, router::port(map, plan, dev)))
         })
-        .filter_map(|(netns, ifindex, known)| candidate(map, plan, netns, ifindex, known))
-        .collect();
+    });
+    let holdings: Vec<(&Netns, &AddressEntry, DevId, Option<Port>)> = holdings.collect();
+    let (mut on, mut behind) = (Table::default(), Table::default());
+    for (place, (netns, _, dev, port)) in holdings.iter().enumerate() {
+        let island: &mut Firsts = on.entry(plan.devs[*dev].island()).or_default();
+        island.add(netns.id, place);
+        if let Some(port) = port {
+            let router: &mut Firsts = behind.entry((port.netns, port.table)).or_default();
+            router.add(netns.id, place);
+        }
+    }
+    let mut ways: BTreeMap<(NetnsId, u32), BTreeSet<u32>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (netns, known, dev, port) in holdings {
+        let island = plan.devs[dev].island();
+        let is_met = |met: Option<&Firsts>| met.is_some_and(|met| met.but(netns.id).is_some());
+        let router = port.map(|port| (port.netns, port.table));
+        let port = port.filter(|_| router.is_some_and(|router| is_met(behind.get(&router))));
+        if port.is_none() && !is_met(on.get(&island)) {
+            continue;
+        }
+        let holding = holding(map, netns, plan.devs[dev].at, known);
+        let port = port.map(|port| {
+            let router = (port.netns, port.table);
+            let ways = ways
+                .entry(router)
+                .or_insert_with(|| router::ways(map, port.netns, port.table, ip).collect());
+            let is_way = ways.contains(&port.ifindex());
+            Behind { router, is_single: router::is_single(map, holding.at, ip), is_way }
+        });
+        let rank = (holding.not_before, rank(&netns.identity));
+        all.push(Candidate { holding, rank, concern: Concern::of(netns), dev, island, port });
+    }
     all.sort_by_key(|one| (one.rank, one.holding.at.ifindex));
     all
 }
 
-fn candidate(
-    map: &NodeMap,
-    plan: &Plan,
-    netns: &Netns,
-    ifindex: u32,
-    known: &AddressEntry,
-) -> Option<Candidate> {
-    let at = Endpoint { netns: netns.id, ifindex };
-    let dev = plan.find(at)?;
+fn holding(map: &NodeMap, netns: &Netns, at: Endpoint, known: &AddressEntry) -> Holding {
     let AddressEntry { since, seen_to_come, .. } = *known;
     // An address read in a dump may be older than `since`.
     let made = || map.sandbox_made(netns).unwrap_or_default().min(since);
     let not_before = if seen_to_come { since } else { made() };
-    Some(Candidate {
-        holding: Holding { at, since, seen_to_come, not_before },
-        rank: (not_before, rank(&netns.identity)),
-        dev,
-        island: plan.devs[dev].island(),
-        port: router::port(map, plan, dev),
-    })
+    Holding { at, since, seen_to_come, not_before }
 }
 
 /// A tie-breaker that is the same after a restart.
@@ -156,39 +403,6 @@ fn rank(identity: &Identity) -> (u8, u64, u32) {
         Identity::Inode(inode, generation) => (1, inode.into(), generation),
         Identity::Nsid(nsid, generation) => (2, nsid.unsigned_abs().into(), generation),
     }
-}
-
-/// A cheap check before the flood.
-fn may_meet(a: &Candidate, b: &Candidate) -> bool {
-    let routed = match (a.port, b.port) {
-        (Some(a), Some(b)) => (a.netns, a.table) == (b.netns, b.table),
-        _ => false,
-    };
-    a.holding.at.netns != b.holding.at.netns && (a.island == b.island || routed)
-}
-
-fn meeting(
-    map: &NodeMap,
-    reached: &mut Reached,
-    ip: IpAddr,
-    first: &Candidate,
-    second: &Candidate,
-) -> Option<Meeting> {
-    if first.island == second.island {
-        let Reached { known, budget, complete } = reached;
-        let there = known.entry(second.dev).or_insert_with(|| {
-            let reach = flood::reach(map.plan(), second.dev, budget);
-            *complete &= reach.complete;
-            reach.endpoints
-        });
-        let place = there.binary_search_by_key(&first.holding.at, |(to, _)| *to);
-        if let Ok(place) = place {
-            return Some(Meeting::Link(there[place].1));
-        }
-    }
-    let ports = (first.port?, second.port?);
-    let met = router::meet(map, (first.holding.at, ports.0, ip), (second.holding.at, ports.1, ip));
-    met.then_some(Meeting::Router(ports.0.netns))
 }
 
 /// Whether both are one gateway that exists on every bridge of a link with the same MAC.

@@ -15,7 +15,7 @@ use crate::map::Table;
 pub(super) struct Budget(pub(super) usize);
 
 impl Budget {
-    fn spend(&mut self, steps: usize) -> bool {
+    pub(super) fn spend(&mut self, steps: usize) -> bool {
         let enough = self.0 >= steps;
         self.0 = self.0.saturating_sub(steps);
         enough

@@ -38,8 +38,34 @@ pub(super) fn port(map: &NodeMap, plan: &Plan, dev: DevId) -> Option<Port> {
     Some(Port { netns, table, ifindex })
 }
 
-/// Whether two endpoints, each behind a port of its own, have the same IP to a router.
-pub(super) fn meet(
+impl Port {
+    /// The router's end.
+    pub(super) fn ifindex(self) -> u32 {
+        self.ifindex
+    }
+}
+
+/// Whether an endpoint has an IP without a network: its router is told of it by a route.
+pub(super) fn is_single(map: &NodeMap, at: Endpoint, ip: IpAddr) -> bool {
+    map.netns(at.netns).is_some_and(|netns| {
+        netns.on_device(at.ifindex, ip).any(|(_, known)| known.prefix_len == len(ip))
+    })
+}
+
+/// The devices by which a router sends what is for an IP.
+pub(super) fn ways(
+    map: &NodeMap,
+    router: NetnsId,
+    table: u32,
+    ip: IpAddr,
+) -> impl Iterator<Item = u32> {
+    let router = map.netns(router).into_iter();
+    router.flat_map(move |router| router.hops_to(ip, table)).map(|hop| hop.ifindex)
+}
+
+/// Whether two endpoints, each behind a port of its own, have the same IP to a router. [`super::duplicates`] knows the same
+/// of many at once.
+fn meet(
     map: &NodeMap,
     (a, of_a, ip): (Endpoint, Port, IpAddr),
     (b, of_b, other): (Endpoint, Port, IpAddr),
@@ -48,17 +74,11 @@ pub(super) fn meet(
     if ip != other || !apart || (of_a.netns, of_a.table) != (of_b.netns, of_b.table) {
         return false;
     }
-    let single = |at: Endpoint| {
-        map.netns(at.netns).is_some_and(|netns| {
-            netns.on_device(at.ifindex, ip).any(|(_, known)| known.prefix_len == len(ip))
-        })
-    };
     let routed = || {
-        let mut hops =
-            map.netns(of_a.netns).into_iter().flat_map(|router| router.hops_to(ip, of_a.table));
-        hops.any(|hop| [of_a.ifindex, of_b.ifindex].contains(&hop.ifindex))
+        let mut ways = ways(map, of_a.netns, of_a.table, ip);
+        ways.any(|way| [of_a.ifindex, of_b.ifindex].contains(&way))
     };
-    (single(a) && single(b)) || routed()
+    (is_single(map, a, ip) && is_single(map, b, ip)) || routed()
 }
 
 /// The router by which two addresses meet.
