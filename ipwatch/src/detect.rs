@@ -39,7 +39,7 @@ use std::collections::BTreeSet;
 pub use run::Detection;
 use run::{Again, Detector};
 
-use crate::fact::BootNs;
+use crate::fact::{BootNs, NetnsRef};
 use crate::finding::{Candidate, Code, Finding};
 use crate::map::{Kinds, NodeMap, Thresholds};
 
@@ -80,6 +80,16 @@ pub fn warms_up(code: Code, age: u64, thresholds: &Thresholds) -> bool {
 #[must_use]
 pub fn still_holds(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     finding.code == Code::CniDelHitsSuccessor && cni_del_hits_successor::holds(map, finding, now)
+}
+
+/// Whether a finding may hold although nothing finds it: what it is about is not kept for want of room.
+#[must_use]
+pub fn is_unsure(map: &NodeMap, finding: &Finding) -> bool {
+    let netns = finding.subject.netns.as_ref();
+    let netns = netns.filter(|_| finding.code == Code::IpHeldByStuckProcess);
+    netns.is_some_and(|one| {
+        map.lacks_leaving(&NetnsRef { cookie: one.cookie, inode: one.inode, nsid: one.nsid })
+    })
 }
 
 /// Why a process does not get out, in words, as far as the last looks at its threads tell.

@@ -232,6 +232,7 @@ impl Engine {
         // A finding of an earlier run may not have been found again yet.
         ledger.be_patient(&detect::patient(now.since(self.started), thresholds));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
+        ledger.keep_unsure(|finding| detect::is_unsure(map, finding));
         let changes = ledger.observe(now, detection.found(), &blind);
         self.blind = blind;
         changes

@@ -100,6 +100,7 @@ impl Twins {
         self.ledger.set_second_look(thresholds.second_look);
         self.ledger.be_patient(&detect::patient(self.now.since(*started), thresholds));
         self.ledger.keep_while(|finding| detect::still_holds(map, finding, self.now));
+        self.ledger.keep_unsure(|finding| detect::is_unsure(map, finding));
         let changes = self.ledger.observe(self.now, &found, &blind);
         (found, changes)
     }

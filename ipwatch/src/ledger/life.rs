@@ -141,6 +141,8 @@ pub struct Life {
     patient: BTreeSet<Code>,
     /// Inherited findings that are known to hold still.
     kept: BTreeSet<String>,
+    /// Open findings that may hold although nothing finds them.
+    unsure: BTreeSet<String>,
     /// Minimum time between the two observations that make a finding fire, in ns.
     second_look: u64,
     /// The daemon that commands query.
@@ -256,7 +258,7 @@ impl Life {
             let seen = one.missing.is_none() && one.acked_for.due().is_none();
             !waits && seen && ack.is_none_or(|ack| ack.until.is_none())
         };
-        self.inherited.is_empty() && self.open.values().all(rests)
+        self.inherited.is_empty() && self.unsure.is_empty() && self.open.values().all(rests)
     }
 
     /// The open findings, by id.
@@ -325,6 +327,12 @@ impl Life {
         self.kept = kept.map(|record| record.finding.id.clone()).collect();
     }
 
+    /// Keeps open findings that may hold although nothing finds them, as long as `is_unsure` is true.
+    pub fn keep_unsure(&mut self, is_unsure: impl Fn(&Finding) -> bool) {
+        let unsure = self.open.values().filter(|record| is_unsure(&record.finding));
+        self.unsure = unsure.map(|record| record.finding.id.clone()).collect();
+    }
+
     fn resolve_missing(
         &mut self,
         now: BootNs,
@@ -337,8 +345,9 @@ impl Life {
             .open
             .extract_if(.., |id, record| {
                 let code = record.finding.code;
-                let waits = self.inherited.contains(id)
-                    && (self.patient.contains(&code) || self.kept.contains(id));
+                let waits = self.unsure.contains(id)
+                    || self.inherited.contains(id)
+                        && (self.patient.contains(&code) || self.kept.contains(id));
                 let unseen = !seen.contains_key(id) && !blind.contains(&code) && !waits;
                 unseen && record.is_missed(now)
             })

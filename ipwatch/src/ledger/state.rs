@@ -152,6 +152,11 @@ impl Ledger {
         self.life.keep_while(holds);
     }
 
+    /// See [`Life::keep_unsure`].
+    pub fn keep_unsure(&mut self, is_unsure: impl Fn(&Finding) -> bool) {
+        self.life.keep_unsure(is_unsure);
+    }
+
     /// Returns what changed: see [`Life::observe`]. Until the first snapshot is complete every code must be blind: what
     /// an earlier run left open is unknown, not gone.
     pub fn observe(

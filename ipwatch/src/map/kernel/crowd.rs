@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::tenants::{Giver, Room, Tenant};
-use crate::fact::{BootNs, Task, TaskKey};
+use crate::fact::{BootNs, NetnsRef, Task, TaskKey};
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Table};
 
 /// Maximum number of tasks of all netns but the host's. A large node has some thousand in pods.
@@ -50,11 +50,25 @@ impl Default for Crowd {
 /// How many tasks of a netns are not kept, roughly: some may have ended since.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unkept {
-    known: u64,
+    known: Count,
     /// Those that the look at all tasks which is under way has reported so far.
-    in_snapshot: u64,
+    in_snapshot: Count,
     /// Since when the netns is kept, if it was not: the begins of its tasks were not taken from events.
     untold: BootNs,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    all: u64,
+    /// Those that are leaving.
+    leaving: u64,
+}
+
+impl Count {
+    fn add(&mut self, is_leaving: bool) {
+        self.all = self.all.saturating_add(1);
+        self.leaving = self.leaving.saturating_add(u64::from(is_leaving));
+    }
 }
 
 impl Crowd {
@@ -69,15 +83,22 @@ impl Crowd {
     }
 
     /// A task of a netns is not kept. `counted`: the look at all tasks that is under way has reported it, or may have.
-    fn leave_out(&mut self, id: NetnsId, counted: bool) {
+    fn leave_out(&mut self, id: NetnsId, is_leaving: bool, counted: bool) {
         let unkept = self.unkept.entry(id).or_default();
-        unkept.known = unkept.known.saturating_add(1);
-        unkept.in_snapshot = unkept.in_snapshot.saturating_add(u64::from(counted));
+        unkept.known.add(is_leaving);
+        if counted {
+            unkept.in_snapshot.add(is_leaving);
+        }
+    }
+
+    /// Whether leaving tasks of a netns are not kept.
+    fn lacks_leaving(&self, id: NetnsId) -> bool {
+        self.unkept.get(&id).is_some_and(|unkept| unkept.known.leaving > 0)
     }
 
     /// How many tasks of each netns are not kept.
     pub(super) fn unkept(&self) -> impl Iterator<Item = (NetnsId, u64)> {
-        self.unkept.iter().map(|(id, unkept)| (*id, unkept.known))
+        self.unkept.iter().map(|(id, unkept)| (*id, unkept.known.all))
     }
 }
 
@@ -120,9 +141,10 @@ impl NodeMap {
         }
         // If its only one is not leaving, one that is takes its place.
         let keeps = usize::from(own > 1);
-        let given = self.take_room(id, own, keeps, task.exiting || task.killed);
+        let is_leaving = task.exiting || task.killed;
+        let given = self.take_room(id, own, keeps, is_leaving);
         if given == 0 {
-            self.kernel.crowd.leave_out(id, !told);
+            self.kernel.crowd.leave_out(id, is_leaving, !told);
         }
         given > 0
     }
@@ -187,12 +209,12 @@ impl NodeMap {
 
     fn dismiss(&mut self, id: NetnsId, keys: &[TaskKey]) -> usize {
         for key in keys {
-            if let Some(entry) = self.kernel.netns.get_mut(&id) {
-                entry.tasks.remove(key);
-            }
+            let Some(entry) = self.kernel.netns.get_mut(&id) else { continue };
+            let is_leaving = entry.tasks.leaving().contains(key);
+            entry.tasks.remove(key);
             self.drop_task(key);
             // If a look at all tasks is under way, it may have reported it already.
-            self.kernel.crowd.leave_out(id, true);
+            self.kernel.crowd.leave_out(id, is_leaving, true);
         }
         if !keys.is_empty() {
             self.mark_in(id, Kinds::TASKS);
@@ -227,10 +249,10 @@ impl NodeMap {
             if began <= unkept.untold {
                 return true;
             }
-            if unkept.known == 0 {
+            if unkept.known.all == 0 {
                 empty.push(*id);
             }
-            unkept.known > 0
+            unkept.known.all > 0
         });
         for id in empty {
             if self.kernel.netns.get(&id).is_some_and(|entry| entry.tasks.is_empty()) {
@@ -239,15 +261,21 @@ impl NodeMap {
         }
     }
 
+    /// Whether leaving tasks of this netns are not kept: what is known of it does not show that one has ended.
+    #[must_use]
+    pub fn lacks_leaving(&self, netns: &NetnsRef) -> bool {
+        self.find(netns).is_some_and(|id| self.kernel.crowd.lacks_leaving(id))
+    }
+
     /// The tasks that are not kept, by tenant, for people; those that lack most come first.
     #[must_use]
     pub fn said_of_unkept_tasks(&self) -> Option<String> {
         const LISTED: usize = 3;
         let mut tenants: BTreeMap<Tenant, (u64, usize)> = BTreeMap::new();
-        for (id, unkept) in self.kernel.crowd.unkept.iter().filter(|(_, one)| one.known > 0) {
+        for (id, unkept) in self.kernel.crowd.unkept.iter().filter(|(_, one)| one.known.all > 0) {
             let Some(entry) = self.kernel.netns.get(id) else { continue };
             let (count, netns) = tenants.entry(entry.tenant()).or_default();
-            *count = count.saturating_add(unkept.known);
+            *count = count.saturating_add(unkept.known.all);
             *netns += 1;
         }
         let mut tenants: Vec<_> = tenants.into_iter().collect();
