@@ -16,6 +16,7 @@
 //! aggregates' own methods. Beside the aggregates:
 //!
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
+//! - `openings`, `looks`: how much of that is asked for at a time, and for whom.
 //! - `queue`: what falls due by the clock.
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
 //! - `refused`: rejected names and plugin runs, counted by source.
@@ -28,6 +29,7 @@ pub(crate) mod changes;
 mod conflict;
 mod ipam;
 mod kernel;
+mod looks;
 mod openings;
 mod queue;
 mod refused;
@@ -56,6 +58,7 @@ pub use kernel::{
     NeighbourEntry, NeighbourNews, Netns, NetnsId, NotKept, TaskEntry, Teardown, TenureEvent,
     TenureKey, WorkerLook,
 };
+pub use looks::MOST_LOOKS;
 pub use scheduler::{Agenda, Thresholds};
 pub use view::{scope_name, state_name};
 pub(crate) use workload::strip_var;
@@ -247,7 +250,7 @@ impl NodeMap {
             }
             Observation::ProcessDoubted { pid } => self.process_doubted(*pid, at),
             Observation::Look { task, look } => self.looked(*task, look, at),
-            Observation::Cgroup { task, path } => self.set_cgroup(*task, path),
+            Observation::Cgroup { task, path } => self.set_cgroup(*task, path, at),
 
             Observation::Holder { netns, holder } => self.set_holder(netns, holder, at),
             Observation::HoldersSearched { netns, complete } => self.searched(netns, *complete, at),

@@ -30,5 +30,6 @@ impl NodeMap {
         self.kernel.assert_lists_are_bounded();
         self.conflict.assert_evidence_is_bounded();
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
+        self.scheduler.assert_looks_are_bounded(|task| self.task(task).is_some());
     }
 }

@@ -128,6 +128,11 @@ impl Kernel {
         self.by_ip.iter().copied()
     }
 
+    /// To whom a task counts, if it is known.
+    pub(super) fn tenant_of(&self, task: &TaskKey) -> Option<Tenant> {
+        Some(self.get(self.tasks.get(task)?.netns)?.tenant())
+    }
+
     /// Number of netns, addresses and tasks.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         (self.netns.len(), self.by_ip.len(), self.tasks.len())

@@ -337,10 +337,10 @@ impl NodeMap {
 
     /// The task has released its netns. If it was the leader of its process, the threads may still hold one.
     pub(in crate::map) fn task_released(&mut self, key: TaskKey, at: BootNs) {
-        let known = self.kernel.tasks.get(&key).is_some();
+        let known = self.kernel.tasks.get(&key).map(|entry| entry.netns);
         self.leave(key, at);
-        if known && key.is_leader() {
-            self.scheduler.leader_left(key, at);
+        if let Some(netns) = known.filter(|_| key.is_leader()) {
+            self.scheduler.leader_left(key, netns, at);
         }
     }
 
@@ -511,8 +511,8 @@ impl NodeMap {
         }
     }
 
-    pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
-        self.scheduler.named(&key);
+    pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str, at: BootNs) {
+        self.scheduler.named(&key, at);
         let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         let Some(netns) = self.kernel.netns.get_mut(&entry.netns) else { return };
         // One copy for all tasks of a container.

@@ -28,8 +28,11 @@ pub(in crate::map) enum Tenant {
 }
 
 impl Tenant {
+    /// Number of ranks.
+    pub(in crate::map) const RANKS: usize = 3;
+
     /// Entries are taken from a tenant with a higher rank for one with a lower rank.
-    pub(super) fn rank(self) -> u8 {
+    pub(in crate::map) fn rank(self) -> u8 {
         match self {
             Self::Pod(_) => 0,
             Self::Root => 1,
@@ -64,7 +67,7 @@ impl Netns {
         (!self.host).then(|| self.tenant())
     }
 
-    pub(super) fn tenant(&self) -> Tenant {
+    pub(in crate::map) fn tenant(&self) -> Tenant {
         if self.owner.as_ref().is_some_and(|owner| owner.certainty == Certainty::Proven) {
             return Tenant::Pod(self.id);
         }
