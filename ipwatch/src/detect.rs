@@ -37,7 +37,7 @@ mod veth_orphaned;
 
 use std::collections::BTreeSet;
 
-pub use left_out::{is_left_out, leaves_out};
+pub use left_out::may_hold;
 pub use run::Detection;
 use run::{Again, Detector};
 

@@ -236,13 +236,9 @@ impl Engine {
         // A finding of an earlier run may not have been found again yet.
         ledger.be_patient(&detect::patient(now.since(self.started), thresholds));
         ledger.keep_while(|finding| detect::still_holds(map, finding, now));
-        // What is not told of too much is judged by itself.
-        let cut = detect::leaves_out(map, now);
         let standing = Standing {
             whose: &|candidate| map.whose(&candidate.subject),
-            left_out: &|finding| {
-                detection.leaves_out(map, finding) || cut && detect::is_left_out(map, finding, now)
-            },
+            may_hold: &detect::may_hold(detection, map, now),
         };
         let changes = ledger.observe_with(now, detection.found(), &blind, &standing);
         self.blind = blind;

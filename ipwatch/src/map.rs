@@ -16,6 +16,7 @@
 //! aggregates' own methods. Beside the aggregates:
 //!
 //! - `scheduler`, `request`: what the map does not know and asks the daemon to find out.
+//! - `openings`, `looks`: how much of that is asked for at a time, and for whom.
 //! - `queue`: what falls due by the clock.
 //! - `changes`: which kinds of data changed, and when, so that detection can skip the rest.
 //! - `seats`: to whom findings count, and how many have room.
@@ -30,6 +31,7 @@ pub(crate) mod changes;
 mod conflict;
 mod ipam;
 mod kernel;
+mod looks;
 mod openings;
 mod queue;
 mod refused;
@@ -59,9 +61,10 @@ pub use ipam::{
 };
 pub use kernel::{
     AddressEntry, AddressId, Begun, Ending, Identity, Kill, LinkEntry, LookEntry, Named,
-    NeighbourEntry, NeighbourNews, Netns, NetnsId, NotKept, TaskEntry, Teardown, TenureEvent,
-    TenantKind, TenureKey, WorkerLook,
+    NeighbourEntry, NeighbourNews, Netns, NetnsId, NotKept, TaskEntry, Teardown, TenantKind,
+    TenureEvent, TenureKey, WorkerLook,
 };
+pub use looks::MOST_LOOKS;
 pub use scheduler::{Agenda, Thresholds};
 pub use seats::{Places, Seats, Whose};
 pub use view::{scope_name, state_name};
@@ -254,7 +257,7 @@ impl NodeMap {
             }
             Observation::ProcessDoubted { pid } => self.process_doubted(*pid, at),
             Observation::Look { task, look } => self.looked(*task, look, at),
-            Observation::Cgroup { task, path } => self.set_cgroup(*task, path),
+            Observation::Cgroup { task, path } => self.set_cgroup(*task, path, at),
 
             Observation::Holder { netns, holder } => self.set_holder(netns, holder, at),
             Observation::HoldersSearched { netns, complete } => self.searched(netns, *complete, at),

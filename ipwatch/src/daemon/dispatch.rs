@@ -2,8 +2,9 @@
 //!
 //! There are three threads because they block for different reasons: `netns` enters namespaces and uses netlink
 //! there, `looks` reads one task at a time, `search` makes whole passes. None may delay another, and none the core: a
-//! job that finds its queue full is dropped, and the map asks again. A thread that hangs in the kernel is replaced
-//! ([`workers`]). The container runtimes are asked without a thread.
+//! job that finds its queue full is dropped, and the map asks again. What strangers can make many the map asks for some at a
+//! time, so that none of it is dropped. A thread that hangs in the kernel is replaced ([`workers`]). The container runtimes
+//! are asked without a thread.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,6 +18,7 @@ use super::readers::{self, Searcher, Visitor};
 use super::restarts::{Pace, Part, Restarts, Trouble, Troubles};
 use super::workers::{self, Post};
 use crate::fact::{BootNs, NetnsRef, Observation, SourceName};
+use crate::map::MOST_LOOKS;
 use crate::map::request::Request;
 use crate::reading::Readings;
 use crate::rights::{Rights, Starter};
@@ -27,6 +29,9 @@ use crate::sources::runtime::Runtimes;
 
 /// Capacity of each thread's queue, in jobs.
 const QUEUE: usize = 4096;
+// What the map asks of the thread that looks at tasks always finds room, though it hangs until it is replaced. The rest is
+// for what others ask of it.
+const _: () = assert!(MOST_LOOKS + 256 < QUEUE);
 
 const NETNS: Part =
     Part { name: "the thread that enters netns", sources: &[SourceName::Netlink], is_vital: true };

@@ -1,16 +1,37 @@
-//! Open findings about what is not told, because there is more of it than a list has places for (`map/told.rs`).
+//! Open findings that nothing finds any more although they may hold: what they are about is not judged, not kept, or not told,
+//! because there is more of it than there is room for (`map/{seats,told}.rs`, `map/kernel/crowd.rs`).
 //!
-//! That something is not in such a list does not mean that it is over, and it does not make anything else unknown: each of
-//! these findings is judged by itself, by what the map has of its IP.
+//! That something is left out does not mean that it is over, and it does not make anything else unknown: each of these
+//! findings is judged by itself.
 
-use super::{ip_conflict_imminent, ip_duplicate, ip_released_but_held, neighbour_conflict};
-use crate::fact::BootNs;
+use super::{
+    Detection, ip_conflict_imminent, ip_duplicate, ip_released_but_held, neighbour_conflict,
+};
+use crate::fact::{BootNs, NetnsRef};
 use crate::finding::{Code, Finding, finding_id};
 use crate::map::NodeMap;
 
+/// Whether an open finding that is not found may hold.
+pub fn may_hold(detection: &Detection, map: &NodeMap, now: BootNs) -> impl Fn(&Finding) -> bool {
+    let not_told = leaves_out(map, now);
+    move |finding| {
+        detection.leaves_out(map, finding)
+            || lacks_its_task(map, finding)
+            || not_told && is_left_out(map, finding, now)
+    }
+}
+
+/// Whether the process that a finding is about may be one that is not kept.
+fn lacks_its_task(map: &NodeMap, finding: &Finding) -> bool {
+    let netns = finding.subject.netns.as_ref();
+    let netns = netns.filter(|_| finding.code == Code::IpHeldByStuckProcess);
+    netns.is_some_and(|one| {
+        map.lacks_leaving(&NetnsRef { cookie: one.cookie, inode: one.inode, nsid: one.nsid })
+    })
+}
+
 /// Whether anything is left out: if not, what is not found is over.
-#[must_use]
-pub fn leaves_out(map: &NodeMap, now: BootNs) -> bool {
+fn leaves_out(map: &NodeMap, now: BootNs) -> bool {
     !map.left_out_duplicates().is_empty()
         || !map.has_all_duplicates_of_users()
         || map.leaves_out_disputes()
@@ -18,8 +39,7 @@ pub fn leaves_out(map: &NodeMap, now: BootNs) -> bool {
 }
 
 /// Whether what an open finding is about is left out, or, if it is about a netns of a user, nobody knows.
-#[must_use]
-pub fn is_left_out(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
+fn is_left_out(map: &NodeMap, finding: &Finding, now: BootNs) -> bool {
     let Some(ip) = finding.subject.ip else { return false };
     let is_it =
         |key: Option<String>| key.is_some_and(|key| finding_id(finding.code, &key) == finding.id);

@@ -39,7 +39,7 @@ use crate::fact::{
     Source, SourceStatus, Task, TaskKey,
 };
 use crate::finding::Severity;
-use crate::ledger::life::Life as Findings;
+use crate::ledger::life::{Life as Findings, Standing};
 use crate::map::LOOP_WINDOW;
 use crate::map::NodeMap;
 use crate::map::request::Request;
@@ -124,9 +124,11 @@ fn detect(told: &Recorded, now: BootNs, thresholds: &Thresholds) -> Vec<Candidat
 fn live(told: &Recorded, life: &mut Findings, ms: u64) -> Vec<std::net::IpAddr> {
     let (now, thresholds) = (BootNs(ms * MS), Thresholds::default());
     let found = detect(told, now, &thresholds);
-    let is_left_out = |finding: &Finding| is_left_out(told, finding, now);
-    life.keep_left_out(&found, leaves_out(told, now).then_some(is_left_out));
-    life.observe(now, &Calendar::default(), &found, &blind(told, &thresholds));
+    let detection = &told.1.borrow().detection;
+    let may_hold = may_hold(detection, told, now);
+    let standing = Standing { may_hold: &may_hold, ..Standing::default() };
+    let blind = blind(told, &thresholds);
+    life.observe_with(now, &Calendar::default(), &found, &blind, &standing);
     life.open().filter_map(|record| record.finding.subject.ip).collect()
 }
 

@@ -105,13 +105,9 @@ impl Twins {
         self.ledger.set_second_look(thresholds.second_look);
         self.ledger.be_patient(&detect::patient(self.now.since(*started), thresholds));
         self.ledger.keep_while(|finding| detect::still_holds(map, finding, self.now));
-        let cut = detect::leaves_out(map, self.now);
         let standing = Standing {
             whose: &|candidate| map.whose(&candidate.subject),
-            left_out: &|finding| {
-                detection.leaves_out(map, finding)
-                    || cut && detect::is_left_out(map, finding, self.now)
-            },
+            may_hold: &detect::may_hold(&detection, map, self.now),
         };
         let found = detection.found();
         let changes = self.ledger.observe_with(self.now, found, &blind, &standing);

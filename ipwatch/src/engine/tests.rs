@@ -326,3 +326,71 @@ fn it_is_not_decided_before_a_leak_had_both_its_looks() {
     let fires = [(ChangeKind::Opened, Status::Pending), (ChangeKind::Updated, Status::Firing)];
     assert_eq!(told(&changes), fires);
 }
+
+/// A process that hangs in a user's netns is not kept any more, because root's need the room. Nothing shows that it has ended
+/// until all tasks have been read and it was not among them.
+#[test]
+fn what_is_not_kept_for_want_of_room_has_not_ended() {
+    const USERS: NetnsRef = NetnsRef { cookie: Some(9), inode: Some(90), nsid: Some(5) };
+    let mut run = Run::whole();
+    run.0.map.bound_all();
+    let task = |pid: u32, netns, killed| Task {
+        key: TaskKey { pid, tid: pid, start: 100 },
+        netns,
+        comm: "cat".into(),
+        parent: None,
+        exiting: false,
+        killed,
+        state: None,
+        idle: None,
+    };
+    let told = |ms, task| fact(ms, Observation::Task(task));
+    let local = Ipv4Addr::new(10, 0, 9, 9).into();
+    let key = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+    let address = Address { key, scope: Some(0), flags: Some(0) };
+    let mut facts = vec![
+        fact(1_000, Observation::NetnsUser { netns: POD, uid: 0, nested: false }),
+        fact(1_000, Observation::NetnsUser { netns: USERS, uid: 1_000, nested: true }),
+        fact(1_000, Observation::Address { netns: USERS, address }),
+    ];
+    facts.extend((100..103).map(|pid| told(1_000, task(pid, USERS, true))));
+    run.step(1_000, &facts);
+    for ms in [6_100, 6_700] {
+        let look = |pid: u32| {
+            let look = Look {
+                netns: Some(Presence::In(USERS)),
+                comm: "cat".into(),
+                state: 'D',
+                shared_pending: 1 << 8,
+                frozen: Some(false),
+                ..Look::default()
+            };
+            let task = TaskKey { pid, tid: pid, start: 100 };
+            fact(ms, Observation::Look { task, look: Box::new(look) })
+        };
+        run.step(ms, &(100..103).map(look).collect::<Vec<_>>());
+    }
+    let open = |run: &Run| run.0.ledger().findings(false).len();
+    assert_eq!(open(&run), 3);
+    // Two of them give their room.
+    let sleeps: Vec<Fact> = (20..22).map(|pid| told(7_000, task(pid, POD, false))).collect();
+    run.step(7_000, &sleeps);
+    assert_eq!(run.0.map().leaving().count(), 1);
+    run.step(60_000, &[]);
+    assert_eq!(open(&run), 3, "{:?}", run.0.ledger().findings(true));
+    // All tasks are read: of the two only one is still there.
+    let read = |ms, left: &[u32]| {
+        let began = fact(ms, Observation::Began(Scope::Tasks));
+        let kept = [10, 20, 21].map(|pid| told(ms, task(pid, POD, false)));
+        let left = left.iter().map(|pid| told(ms, task(*pid, USERS, true)));
+        let all = [began].into_iter().chain(kept).chain(left);
+        let all = all.map(|fact| Fact { origin: Origin::Snapshot, ..fact });
+        all.chain([fact(ms + 1, ended(Scope::Tasks, ms))]).collect::<Vec<Fact>>()
+    };
+    run.step(61_000, &read(61_000, &[100, 102]));
+    run.step(70_000, &[]);
+    assert_eq!(open(&run), 3, "which of them it is, is not known");
+    run.step(91_000, &read(91_000, &[100]));
+    run.step(150_000, &[]);
+    assert_eq!(open(&run), 1, "{:?}", run.0.ledger().findings(true));
+}

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::tenure::Row;
 use crate::fact::BootNs;
-use crate::map::{Identity, TenureKey, TenantKind};
+use crate::map::{Identity, TenantKind, TenureKey};
 
 /// Number of rows of one netns at once, and then one in [`EACH`] ns: less than 1 MB in an hour.
 const BURST: u64 = 128;
@@ -189,7 +189,13 @@ impl Flaps {
     }
 
     /// A tenure has ended.
-    pub(super) fn ended(&mut self, key: &TenureKey, row: &Row, whose: TenantKind, now: BootNs) -> Kept {
+    pub(super) fn ended(
+        &mut self,
+        key: &TenureKey,
+        row: &Row,
+        whose: TenantKind,
+        now: BootNs,
+    ) -> Kept {
         let kept = self.tenant(whose, now).ended(key, row, now);
         if kept == Kept::No {
             self.lost = self.lost.saturating_add(1);

@@ -157,7 +157,7 @@ pub struct Life {
     places: Places,
     /// Those for which there was no place.
     untold: BTreeMap<(Whose, Code), u64>,
-    /// Open findings that were not judged for want of room when they were last looked for.
+    /// Open findings that may have held when they were last looked for, although nothing found them.
     spared: BTreeSet<String>,
 }
 
@@ -285,7 +285,7 @@ impl Life {
             let seen = one.missing.is_none() && one.acked_for.due().is_none();
             !waits && seen && ack.is_none_or(|ack| ack.until.is_none())
         };
-        // When what is left out ends, no candidate changes.
+        // When what spares a finding ends, no candidate changes.
         self.inherited.is_empty() && self.spared.is_empty() && self.open.values().all(rests)
     }
 
@@ -372,9 +372,9 @@ impl Life {
                 let waits = self.inherited.contains(id)
                     && (self.patient.contains(&code) || self.kept.contains(id));
                 let unseen = !seen.contains_key(id) && !blind.contains(&code) && !waits;
-                let unjudged = unseen && (standing.left_out)(&record.finding);
-                spared.extend(unjudged.then(|| id.clone()));
-                unseen && !unjudged && record.is_missed(now)
+                let spare = unseen && (standing.may_hold)(&record.finding);
+                spared.extend(spare.then(|| id.clone()));
+                unseen && !spare && record.is_missed(now)
             })
             .map(|(_, record)| record)
             .collect();

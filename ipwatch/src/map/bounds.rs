@@ -33,5 +33,6 @@ impl NodeMap {
         assert!(self.duplicates().len() <= IN_ALL && self.conflicts(self.now()).len() <= IN_ALL);
         self.ipam.assert_disputes_are_bounded();
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
+        self.scheduler.assert_looks_are_bounded(|task| self.task(task).is_some());
     }
 }

@@ -10,8 +10,8 @@
 //!   reports and no probe has. `incomplete`: netns whose events were not all reported.
 //! - `neighbours`: ARP and NDP entries; `news`: which of them changed. `topology`: other data of a netns that decides
 //!   who can reach whom. `unresolved_peers`: links to netns that no source has named yet.
-//! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks; `crowd`: how many are
-//!   kept. `missed`: changes that no event reported. `teardown`: whether the kernel makes progress with teardown.
+//! - `holder`: what else holds a netns. `task`: tasks in a netns, exiting tasks and killed tasks; `residents`: those of one
+//!   netns; `crowd`: how many are kept. `missed`: changes that no event reported. `teardown`: whether the kernel makes progress with teardown.
 //! - `tenants`: who gives where a bound is reached; `not_kept`: what is beyond the bounds, for metrics.
 //! - `tenure`: who had an IP from when to when, as events for the ledger and for `watch`.
 //!
@@ -35,6 +35,7 @@ mod netlink_reconcile;
 mod netns;
 mod news;
 mod not_kept;
+mod residents;
 mod shares;
 mod task;
 mod teardown;
@@ -135,6 +136,11 @@ impl Kernel {
     /// Every address, with the netns that has it, in the order of IPs.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (IpAddr, NetnsId)> {
         self.by_ip.iter().copied()
+    }
+
+    /// To whom a task counts, if it is known.
+    pub(super) fn tenant_of(&self, task: &TaskKey) -> Option<Tenant> {
+        Some(self.get(self.tasks.get(task)?.netns)?.tenant())
     }
 
     /// Number of netns, addresses and tasks.

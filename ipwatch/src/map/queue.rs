@@ -28,6 +28,11 @@ impl<K: Ord + Hash + Copy> Queue<K> {
         self.due.contains_key(key)
     }
 
+    /// Number of keys.
+    pub(super) fn len(&self) -> usize {
+        self.due.len()
+    }
+
     /// Every key, in no order.
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.due.keys()

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::fact::{BootNs, NetnsPath, TaskKey};
 
+use super::kernel::Tenant;
+use super::looks::{CGROUPS, LOOKS, THREADS, THREADS_WAIT, Turns};
 use super::openings::{Openings, Whose};
 use super::queue::Queue;
 use super::request::Request;
-use super::{Kinds, NetnsId, NodeMap, Table};
+use super::{Kinds, Netns, NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -43,8 +45,6 @@ const WALKS_IN_VAIN: usize = 2;
 const GONE_YET: [u64; 2] = [100 * MS, SEC];
 /// Pauses before a cgroup is requested again: the first answer may have been lost.
 const NAME_PAUSES: [u64; 3] = [SEC, 10 * SEC, 60 * SEC];
-/// Maximum number of cgroups requested in one agenda.
-const NAMES_A_TURN: usize = 512;
 
 /// How long a state must last before it is reported, and when looks are repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,7 +107,7 @@ impl Tries {
 }
 
 /// What is still to be found out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pending {
     adopt: Queue<NetnsId>,
     openings: Openings,
@@ -121,16 +121,47 @@ pub(super) struct Pending {
     walk: Option<BootNs>,
     walk_tries: usize,
     looks: Queue<TaskKey>,
+    look_turns: Turns<TaskKey>,
     /// Leaving tasks: since when, and the number of looks after their grace.
     plans: Table<TaskKey, (BootNs, u32)>,
     /// Tasks whose next look is planned in the next agenda, which has the thresholds.
     to_plan: Vec<(TaskKey, Option<BootNs>)>,
-    threads: Queue<TaskKey>,
-    fresh_leavers: Vec<(TaskKey, BootNs)>,
+    /// Leaders that have ended, each with its netns.
+    threads: Queue<(TaskKey, NetnsId)>,
+    thread_turns: Turns<u32>,
+    fresh_leavers: Vec<((TaskKey, NetnsId), BootNs)>,
     /// Netns with links to unknown netns.
     unresolved_peers: Queue<NetnsId>,
     unnamed: Queue<TaskKey>,
     unnamed_tries: Table<TaskKey, usize>,
+    name_turns: Turns<TaskKey>,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self {
+            adopt: Queue::default(),
+            openings: Openings::default(),
+            host: None,
+            adopt_tries: Table::default(),
+            doubts_from: BootNs::default(),
+            search: Queue::default(),
+            search_tries: Table::default(),
+            walk: None,
+            walk_tries: 0,
+            looks: Queue::default(),
+            look_turns: Turns::new(LOOKS),
+            plans: Table::default(),
+            to_plan: Vec::new(),
+            threads: Queue::default(),
+            thread_turns: Turns::new(THREADS),
+            fresh_leavers: Vec::new(),
+            unresolved_peers: Queue::default(),
+            unnamed: Queue::default(),
+            unnamed_tries: Table::default(),
+            name_turns: Turns::new(CGROUPS),
+        }
+    }
 }
 
 impl Pending {
@@ -280,11 +311,21 @@ impl Pending {
     pub(super) fn unnamed(&mut self, task: TaskKey, at: BootNs) {
         self.unnamed_tries.remove(&task);
         self.unnamed.hasten(task, at);
+        self.name_turns.changed(task);
     }
 
-    pub(super) fn named(&mut self, task: &TaskKey) {
+    pub(super) fn named(&mut self, task: &TaskKey, at: BootNs) {
+        let again = self.name_turns.answered(task);
+        self.forget_name(task);
+        if again {
+            self.unnamed.set(*task, at);
+        }
+    }
+
+    fn forget_name(&mut self, task: &TaskKey) {
         self.unnamed.cancel(task);
         self.unnamed_tries.remove(task);
+        self.name_turns.leaves(task);
     }
 
     pub(super) fn leaving(&mut self, task: TaskKey, since: BootNs) {
@@ -295,9 +336,14 @@ impl Pending {
     /// The task may have ended unobserved.
     pub(super) fn doubt(&mut self, task: TaskKey, at: BootNs) {
         self.looks.hasten(task, at);
+        self.look_turns.changed(task);
     }
 
     pub(super) fn looked(&mut self, task: TaskKey, at: BootNs) {
+        if self.look_turns.answered(&task) {
+            self.looks.set(task, at);
+            return;
+        }
         if !self.plans.contains_key(&task) {
             self.looks.cancel(&task);
         }
@@ -308,16 +354,40 @@ impl Pending {
     pub(super) fn stays(&mut self, task: &TaskKey) {
         self.plans.remove(task);
         self.looks.cancel(task);
+        self.look_turns.leaves(task);
     }
 
-    pub(super) fn leader_left(&mut self, task: TaskKey, at: BootNs) {
-        self.fresh_leavers.push((task, at));
+    /// The leader of a process, which was in this netns, has ended.
+    pub(super) fn leader_left(&mut self, task: TaskKey, netns: NetnsId, at: BootNs) {
+        self.fresh_leavers.push(((task, netns), at));
     }
 
     pub(super) fn forget_task(&mut self, task: &TaskKey) {
-        self.named(task);
-        self.looks.cancel(task);
-        self.plans.remove(task);
+        self.forget_name(task);
+        self.stays(task);
+    }
+
+    /// It turned out whose these tasks are.
+    pub(super) fn count_to<'a>(
+        &mut self,
+        tenant: Tenant,
+        tasks: impl Iterator<Item = &'a TaskKey>,
+    ) {
+        if self.look_turns.is_idle() && self.name_turns.is_idle() {
+            return;
+        }
+        for task in tasks {
+            self.look_turns.counts_to(*task, tenant);
+            self.name_turns.counts_to(*task, tenant);
+        }
+    }
+
+    /// Checks the bounds of what is asked for at once, and that nothing is asked for of tasks that are not kept.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_looks_are_bounded(&self, is_kept: impl Fn(&TaskKey) -> bool) {
+        self.look_turns.assert_is_bounded(&is_kept);
+        self.name_turns.assert_is_bounded(&is_kept);
+        self.thread_turns.assert_is_bounded(|_| true);
     }
 
     /// Plans the next look at a task: soon, to see whether it has ended; halfway through its grace, so that the look at
@@ -398,6 +468,8 @@ const STEPS: &[Step] = &[
     },
     |map, turn| {
         map.want_looks(turn.now, &mut turn.wants);
+        map.want_threads(turn.now, &mut turn.wants);
+        map.want_names(turn.now, &mut turn.wants);
         None
     },
     |map, turn| map.want_runtimes(turn.now, turn.thresholds, &mut turn.wants),
@@ -429,6 +501,9 @@ impl Pending {
             self.walk,
             self.unnamed.next(),
             self.unresolved_peers.next(),
+            self.look_turns.due(),
+            self.thread_turns.due(),
+            self.name_turns.due(),
         ];
         queues.into_iter().flatten().min()
     }
@@ -591,27 +666,59 @@ impl NodeMap {
         }
     }
 
+    /// To whom a task counts.
+    fn tenant_of(&self, task: &TaskKey) -> Tenant {
+        self.kernel.tenant_of(task).unwrap_or(Tenant::User(None))
+    }
+
     fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Request>) {
-        const RETRY: u64 = 2 * SEC;
+        self.scheduler.look_turns.expire(now);
         while let Some(task) = self.scheduler.looks.pop(now) {
+            let tenant = self.tenant_of(&task);
+            if !self.scheduler.look_turns.wait(task, tenant) {
+                self.scheduler.looks.set(task, now.plus(LOOKS.patience));
+            }
+        }
+        while let Some(task) = self.scheduler.look_turns.next(now) {
             // Rescheduled at once, in case no answer comes.
-            self.scheduler.looks.set(task, now.plus(RETRY));
+            self.scheduler.looks.set(task, now.plus(LOOKS.patience));
             wants.push(Request::Look { task });
         }
-        while let Some(leader) = self.scheduler.threads.pop(now) {
-            wants.push(Request::Threads { pid: leader.pid });
-        }
-        for _ in 0..NAMES_A_TURN {
-            let Some(task) = self.scheduler.unnamed.pop(now) else { break };
-            let tries = self.scheduler.unnamed_tries.entry(task).or_default();
-            // A task outside any container's cgroup stays unnamed: give up after the last pause.
-            if let Some(pause) = NAME_PAUSES.get(*tries) {
-                *tries += 1;
-                self.scheduler.unnamed.set(task, now.plus(*pause));
-                wants.push(Request::Cgroup { task });
-            } else {
-                self.scheduler.unnamed_tries.remove(&task);
+    }
+
+    fn want_threads(&mut self, now: BootNs, wants: &mut Vec<Request>) {
+        self.scheduler.thread_turns.expire(now);
+        while let Some((leader, netns)) = self.scheduler.threads.pop(now) {
+            let tenant = self.kernel.get(netns).map_or(Tenant::User(None), Netns::tenant);
+            if self.scheduler.thread_turns.waits(tenant) < THREADS_WAIT {
+                self.scheduler.thread_turns.wait(leader.pid, tenant);
             }
+        }
+        while let Some(pid) = self.scheduler.thread_turns.next(now) {
+            wants.push(Request::Threads { pid });
+        }
+    }
+
+    fn want_names(&mut self, now: BootNs, wants: &mut Vec<Request>) {
+        self.scheduler.name_turns.expire(now);
+        while let Some(task) = self.scheduler.unnamed.pop(now) {
+            let tries = self.scheduler.unnamed_tries.get(&task).copied().unwrap_or_default();
+            // A task outside any container's cgroup stays unnamed: give up after the last pause.
+            if tries >= NAME_PAUSES.len() {
+                self.scheduler.unnamed_tries.remove(&task);
+                continue;
+            }
+            let tenant = self.tenant_of(&task);
+            if !self.scheduler.name_turns.wait(task, tenant) {
+                self.scheduler.unnamed.set(task, now.plus(CGROUPS.patience));
+            }
+        }
+        while let Some(task) = self.scheduler.name_turns.next(now) {
+            let tries = self.scheduler.unnamed_tries.entry(task).or_default();
+            let pause = NAME_PAUSES[(*tries).min(NAME_PAUSES.len() - 1)];
+            *tries += 1;
+            self.scheduler.unnamed.set(task, now.plus(pause));
+            wants.push(Request::Cgroup { task });
         }
     }
 }

@@ -13,6 +13,7 @@ mod fittings;
 mod incomplete;
 mod ipam;
 mod leaks;
+mod looks;
 mod missed;
 mod model;
 mod order;

@@ -200,6 +200,105 @@ fn a_device_of_the_machine_reaches_the_network() {
     assert_eq!(state(None, true), HeldState::Free);
 }
 
+/// The pod's IP is moved from its device to another one of this kind, which leads nowhere by itself.
+fn moved_to(kind: Option<&str>, ms: u64) -> Vec<Fact> {
+    let local = Ipv4Addr::new(10, 0, 0, 5).into();
+    let was = AddressKey { ifindex: 2, local, prefix_len: 24, peer: None };
+    let key = AddressKey { ifindex: 5, prefix_len: 32, ..was };
+    let device = Link {
+        kind: kind.map(Into::into),
+        loopback: kind.is_none(),
+        peer: None,
+        ..link(5, 0, None)
+    };
+    let port = Link { master: (kind == Some("bridge")).then_some(5), ..link(2, 20, Some(0)) };
+    vec![
+        fact(ms, Observation::Link { netns: POD, link: device }),
+        fact(ms, Observation::Link { netns: POD, link: port }),
+        fact(
+            ms,
+            Observation::Address {
+                netns: POD,
+                address: Address { key, scope: Some(0), flags: Some(0) },
+            },
+        ),
+        fact(ms + 1, Observation::AddressGone { netns: POD, key: was }),
+    ]
+}
+
+/// Linux answers ARP for every local address of the netns (`arp_process`, net/ipv4/arp.c, with `arp_ignore` = 0): an IP on
+/// `lo`, on a dummy or on a bridge is still up for the others as long as one device leads to them.
+#[test]
+fn an_ip_on_any_device_is_held_while_one_of_the_netns_leads_to_the_node() {
+    for kind in [None, Some("dummy"), Some("bridge"), Some("vlan")] {
+        let mut engine = engine();
+        let mut facts = moved_to(kind, 6_000);
+        facts.push(released(6_100));
+        engine.step(&facts, BootNs(6_101 * MS));
+        let held = |engine: &Engine, ms| {
+            let (mut asked, now) = add(ms);
+            asked.parked = vec![(asked.ips[0], 7)];
+            let mut told = engine.held(&asked, now);
+            (told.addresses.remove(0).state, told.parked.remove(0).state)
+        };
+        let both = (HeldState::Held, HeldState::Held);
+        assert_eq!(held(&engine, 20_000), both, "{kind:?}");
+        let ip = Ipv4Addr::new(10, 0, 0, 5).into();
+        let verdict = engine.map().verdict(ip, None);
+        assert!(!verdict.free && verdict.reasons[0].contains("has it on dev5"), "{verdict:?}");
+        // Its device is gone: nothing leads there any more, and on the bridge it is as before.
+        let gone = |netns, ifindex| fact(21_000, Observation::LinkGone { netns, ifindex });
+        engine.step(&[gone(POD, 2), gone(HOST, 20)], BootNs(21_001 * MS));
+        let parked = match kind {
+            Some("bridge" | "vlan") => HeldState::Held,
+            _ => HeldState::Free,
+        };
+        assert_eq!(held(&engine, 30_000), (HeldState::Free, parked), "{kind:?}");
+    }
+}
+
+/// What is put on the node's own `lo`, dummies (`kube-ipvs0`) and bridges is for others to judge, and so is a netns that was
+/// given nothing.
+#[test]
+fn service_ips_of_the_node_are_held_by_nobody() {
+    for (netns, kind) in [(HOST, None), (HOST, Some("dummy")), (HOST, Some("bridge"))] {
+        let mut engine = engine();
+        let mut facts = moved_to(kind, 6_000);
+        for fact in &mut facts {
+            match &mut fact.what {
+                Observation::Link { netns: of, .. } | Observation::Address { netns: of, .. } => {
+                    *of = netns;
+                }
+                _ => {}
+            }
+        }
+        facts.retain(|fact| match &fact.what {
+            Observation::Link { link, .. } => link.ifindex == 5,
+            _ => true,
+        });
+        facts.push(released(6_100));
+        engine.step(&facts, BootNs(6_101 * MS));
+        let (asked, now) = add(20_000);
+        assert_eq!(engine.held(&asked, now).addresses[0].state, HeldState::Free, "{kind:?}");
+    }
+}
+
+/// A DEL as well: what is stuck keeps the netns, and its IP on a bridge or a dummy with it.
+#[test]
+fn a_del_waits_for_an_ip_that_was_moved_to_another_device() {
+    for kind in [Some("bridge"), Some("dummy")] {
+        let mut engine = engine();
+        engine.step(&moved_to(kind, 6_000), BootNs(6_002 * MS));
+        engine.step(&[exiting(10_000)], BootNs(10_001 * MS));
+        let mut at = 40_000;
+        while state(&engine, &del(None), at) != Some(HeldState::Held) {
+            assert!(at < 300_000, "it fires: {:?}", engine.ledger().findings(true));
+            engine.step(&[look(at)], BootNs(at * MS));
+            at += 20_000;
+        }
+    }
+}
+
 /// Whereabouts names its pools otherwise than CNI its networks, and only its DELs are put off.
 #[test]
 fn a_del_of_whereabouts_waits_as_well() {

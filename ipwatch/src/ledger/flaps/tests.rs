@@ -29,7 +29,14 @@ fn comes_and_goes(flaps: &mut Flaps, netns: u64, ip: &str, ms: u64, whose: Tenan
     passes(flaps, netns, ip, ms, whose, whose == TenantKind::Pod)
 }
 
-fn passes(flaps: &mut Flaps, netns: u64, ip: &str, ms: u64, whose: TenantKind, named: bool) -> Told {
+fn passes(
+    flaps: &mut Flaps,
+    netns: u64,
+    ip: &str,
+    ms: u64,
+    whose: TenantKind,
+    named: bool,
+) -> Told {
     let mut open = Open::default();
     let ip = ip.parse().unwrap();
     let key = TenureKey { netns: Identity::Cookie(netns), ifindex: 2, ip, prefix_len: 24 };

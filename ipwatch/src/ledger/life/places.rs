@@ -14,8 +14,8 @@ use crate::map::{Places, Seats, Whose};
 pub struct Standing<'a> {
     /// To whom a candidate counts.
     pub whose: &'a dyn Fn(&Candidate) -> Whose,
-    /// Whether an open finding that is not seen was not judged for want of room: it may still hold.
-    pub left_out: &'a dyn Fn(&Finding) -> bool,
+    /// Whether an open finding that is not seen may hold: there was no room to judge it, or for what it is about.
+    pub may_hold: &'a dyn Fn(&Finding) -> bool,
 }
 
 impl Default for Standing<'_> {
@@ -24,10 +24,10 @@ impl Default for Standing<'_> {
         fn whose(_: &Candidate) -> Whose {
             Whose::Node
         }
-        fn left_out(_: &Finding) -> bool {
+        fn may_hold(_: &Finding) -> bool {
             false
         }
-        Self { whose: &whose, left_out: &left_out }
+        Self { whose: &whose, may_hold: &may_hold }
     }
 }
 

@@ -99,11 +99,10 @@ impl NodeMap {
         self.conflict.reach.plan.get_or_init(|| plan::Plan::of(self))
     }
 
-    /// Whether a device is made of one of that netns, or is the end of a pair with it.
-    pub(in crate::map) fn is_below(&self, device: Endpoint, netns: NetnsId) -> bool {
-        let plan = self.plan();
-        let lower = plan.find(device).and_then(|dev| plan.devs[dev].lower);
-        lower.is_some_and(|lower| plan.devs[lower].at.netns == netns)
+    /// Whether a netns has a device that is the peer of one in the host's netns or a child of one (macvlan, ipvlan, vlan), or a
+    /// device of the machine, such as a virtual function of a network card.
+    pub(in crate::map) fn leads_to_host(&self, netns: NetnsId) -> bool {
+        self.plan().leads_to_host.contains(&netns)
     }
 
     /// What shares a link with this endpoint: what hears it and is heard by it.

@@ -8,16 +8,21 @@
 //! ([`Certainty::ByIp`]). And the netns must be connected to a device of the node, or have a device of the machine: an
 //! address that cannot be reached conflicts with no other.
 //!
+//! On which of its devices such a netns has the address does not matter, be it `lo`, a dummy or a bridge over the pod's own
+//! device: Linux answers ARP for each of its local addresses on whatever device is asked (`arp_process`, net/ipv4/arp.c, 6.12,
+//! with `arp_ignore` = 0), and sends from all of them. Loopback and link-local addresses are nobody's. What the node's own
+//! netns has there (`kube-ipvs0`, anycast addresses on `lo`) is not asked about: it counts to no sandbox.
+//!
 //! A netns in teardown still has its devices and addresses until `cleanup_net` removes them (`default_device_exit_batch`,
 //! net/core/dev.c, 6.12), which may take as long as another netns of the same batch hangs. It counts as any other.
 
 use std::net::IpAddr;
 
-use crate::fact::{BootNs, CniCommand, Link, SourceName, store};
+use crate::fact::{BootNs, CniCommand, SourceName, store};
 
 use super::mismatch::{Match, SETTLE, UNSEEN_CALL, address_since, has};
 use super::reservations::{Release, ReservationEntry};
-use crate::map::conflict::Endpoint;
+use crate::map::kernel::is_routable;
 use crate::map::{CallEntry, Netns, NodeMap};
 
 /// How long after the begin of a DEL or of a teardown, or the end of a failed ADD, the address is expected to go at any
@@ -94,7 +99,7 @@ impl NodeMap {
                 continue;
             }
             let Some((given, id)) = self.given_to(holder, place, ip, container) else { continue };
-            if !self.is_reachable(holder, ip) {
+            if !self.leads_to_node(holder) {
                 continue;
             }
             if self.is_leaving(holder, (given, id), now) {
@@ -125,11 +130,13 @@ impl NodeMap {
         self.with_address(ip).any(|netns| netns.names.cookie.is_none())
     }
 
-    /// Netns that have this IP on a device of their own, without the host's. Unlike [`NodeMap::holders_of`], those in
-    /// teardown count.
+    /// Netns that have this IP, without the host's. Unlike [`NodeMap::holders_of`], those in teardown count, and so do those
+    /// that have it on `lo` or on a dummy, if another device of theirs leads to the node.
     fn with_address(&self, ip: IpAddr) -> impl Iterator<Item = &Netns> {
         let all = self.with_ip(ip).filter_map(|id| self.netns(id));
-        all.filter(move |netns| !netns.host && has(netns, ip))
+        all.filter(move |netns| {
+            !netns.host && (has(netns, ip) || is_routable(ip) && self.leads_to_node(netns))
+        })
     }
 
     /// Whether the addresses are known of every netns in which an IP of the node may be.
@@ -155,10 +162,11 @@ impl NodeMap {
             place.has(entry) && device.is_none_or(|(theirs, asked)| theirs == asked)
         });
         own.map(|entry| {
-            let holders = self.holders_of(entry.ip).filter(|netns| {
-                self.belongs(netns, entry) == Match::Same
+            let holders = self.with_address(entry.ip).filter(|netns| {
+                netns.dying.is_none()
+                    && self.belongs(netns, entry) == Match::Same
                     && !self.is_guess(netns, entry)
-                    && self.is_reachable(netns, entry.ip)
+                    && self.leads_to_node(netns)
             });
             (entry.ip, holders.collect())
         })
@@ -200,22 +208,12 @@ impl NodeMap {
             .then_some((Given::Cached, owner.sandbox.as_str()))
     }
 
-    /// Whether the device with an address is the peer of a device in the host's netns, a child of one (macvlan, ipvlan,
-    /// vlan), or a device of the machine, such as a virtual function of a network card.
-    fn is_reachable(&self, holder: &Netns, ip: IpAddr) -> bool {
+    /// Whether any device of a netns leads to the node. A bridge, a bond or a VLAN of the netns leads where its port, slave or
+    /// parent does, which is a device of the netns too.
+    fn leads_to_node(&self, holder: &Netns) -> bool {
         // Connections of a netns in teardown are not known any more (`Plan::of`), and without all of its links and its names
         // of other netns nothing says that a device leads nowhere.
-        if holder.dying.is_some() || holder.lacks_ways_out() {
-            return true;
-        }
-        let Some(host) = self.host() else { return false };
-        let mut devices = holder.with_ip(ip).map(|(key, _)| key.ifindex);
-        devices.any(|ifindex| {
-            // Only such a device has no kind (`rtnl_link_ops`), and only root of the node can have moved it here.
-            let is_physical = |link: &Link| link.kind.is_none() && !link.loopback;
-            holder.link(ifindex).is_some_and(is_physical)
-                || self.is_below(Endpoint { netns: holder.id, ifindex }, host)
-        })
+        holder.dying.is_some() || holder.lacks_ways_out() || self.leads_to_host(holder.id)
     }
 
     /// Whether an address is about to go: its DEL frees it, and the device is removed before or after that; or the netns

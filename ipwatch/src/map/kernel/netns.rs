@@ -15,6 +15,7 @@ use super::addresses::{AddressEntry, AddressId};
 use super::holder::Hold;
 use super::incomplete::Incomplete;
 use super::neighbours::NeighbourEntry;
+use super::residents::Residents;
 use super::shares::Unkept;
 use super::topology::Topology;
 use crate::map::conflict::is_pods;
@@ -55,7 +56,7 @@ pub struct Netns {
     pub(super) neighbours: BTreeMap<(u32, IpAddr), NeighbourEntry>,
     pub(super) wiring: Topology,
     /// Each with its cgroup, because it is needed often.
-    pub(super) tasks: BTreeMap<TaskKey, Option<Rc<str>>>,
+    pub(super) tasks: Residents,
     pub(super) holders: BTreeMap<Holder, Hold>,
     /// Processes that may hold it by an fd in flight.
     pub(super) candidates: BTreeMap<Holder, Hold>,
@@ -109,7 +110,7 @@ impl Netns {
             addresses: BTreeMap::new(),
             neighbours: BTreeMap::new(),
             wiring: Topology::default(),
-            tasks: BTreeMap::new(),
+            tasks: Residents::default(),
             holders: BTreeMap::new(),
             candidates: BTreeMap::new(),
             searched: None,
@@ -224,9 +225,7 @@ impl Netns {
 
     /// Sets the cgroup of a task in it.
     pub(super) fn has_cgroup(&mut self, task: TaskKey, cgroup: Option<Rc<str>>) {
-        if let Some(known) = self.tasks.get_mut(&task) {
-            *known = cgroup;
-        }
+        self.tasks.set_cgroup(task, cgroup);
     }
 
     /// Whether an fd or a socket holds it: only another search can show that it was closed.

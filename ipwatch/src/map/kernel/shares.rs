@@ -237,6 +237,7 @@ impl NodeMap {
         self.recrowd(id);
         if let Some(entry) = self.kernel.netns.get(&id) {
             self.conflict.counts_to(id, entry.counts_to());
+            self.scheduler.count_to(entry.tenant(), entry.tasks());
         }
     }
 

@@ -137,10 +137,6 @@ impl Tasks {
         }
     }
 
-    pub(super) fn is_leaving(&self, key: &TaskKey) -> bool {
-        self.leaving.contains(key)
-    }
-
     pub(in crate::map) fn leaving(&self) -> impl Iterator<Item = &TaskEntry> {
         self.leaving.iter().filter_map(|key| self.get(key))
     }
@@ -283,13 +279,14 @@ impl NodeMap {
             entry.cgroup = inherited;
         }
         let cgroup = entry.cgroup.clone();
+        let is_leaving = entry.leaving_since().is_some();
         // A runtime puts its process into a cgroup before that process becomes the container's by an exec.
         let unnamed = (entry.cgroup.is_none() || became_another) && task.key.is_leader();
         if let Some(old) = moved_from {
             self.leave_netns(old, &task.key, at);
         }
         if let Some(netns) = self.kernel.netns.get_mut(&netns) {
-            netns.tasks.insert(task.key, cgroup);
+            netns.tasks.insert(task.key, cgroup, is_leaving);
             netns.idle_since = None;
         }
         self.recrowd(netns);
@@ -340,10 +337,10 @@ impl NodeMap {
 
     /// The task has released its netns. If it was the leader of its process, the threads may still hold one.
     pub(in crate::map) fn task_released(&mut self, key: TaskKey, at: BootNs) {
-        let known = self.kernel.tasks.get(&key).is_some();
+        let known = self.kernel.tasks.get(&key).map(|entry| entry.netns);
         self.leave(key, at);
-        if known && key.is_leader() {
-            self.scheduler.leader_left(key, at);
+        if let Some(netns) = known.filter(|_| key.is_leader()) {
+            self.scheduler.leader_left(key, netns, at);
         }
     }
 
@@ -366,7 +363,7 @@ impl NodeMap {
     fn leave_netns(&mut self, netns: NetnsId, key: &TaskKey, at: BootNs) {
         self.mark_in(netns, Kinds::TASKS);
         if let Some(entry) = self.kernel.netns.get_mut(&netns)
-            && entry.tasks.remove(key).is_some()
+            && entry.tasks.remove(key)
         {
             let is_empty = entry.tasks.is_empty();
             self.recrowd(netns);
@@ -425,10 +422,20 @@ impl NodeMap {
     /// Schedules looks at a task if it is leaving.
     fn consider_leaving(&mut self, key: TaskKey) {
         let Some(entry) = self.kernel.tasks.get(&key) else { return };
+        let netns = entry.netns;
         if let Some(since) = entry.leaving_since()
             && self.kernel.tasks.leaving.insert(key)
         {
             self.scheduler.leaving(key, since);
+            self.sort_resident(netns, key, true);
+        }
+    }
+
+    /// A task of a netns begins to leave, or stays after all.
+    fn sort_resident(&mut self, netns: NetnsId, key: TaskKey, is_leaving: bool) {
+        if let Some(entry) = self.kernel.netns.get_mut(&netns) {
+            entry.tasks.set_leaving(key, is_leaving);
+            self.recrowd(netns);
         }
     }
 
@@ -448,8 +455,10 @@ impl NodeMap {
         }
         // It can be read again, and may not be leaving at all.
         if entry.silent.take().is_some() && entry.leaving_since().is_none() {
+            let netns = entry.netns;
             self.kernel.tasks.leaving.remove(&key);
             self.scheduler.stays(&key);
+            self.sort_resident(netns, key, false);
         }
         let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         // An incomplete look does not replace a complete one.
@@ -502,12 +511,12 @@ impl NodeMap {
         }
     }
 
-    pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str) {
-        self.scheduler.named(&key);
+    pub(in crate::map) fn set_cgroup(&mut self, key: TaskKey, path: &str, at: BootNs) {
+        self.scheduler.named(&key, at);
         let Some(entry) = self.kernel.tasks.get_mut(&key) else { return };
         let Some(netns) = self.kernel.netns.get_mut(&entry.netns) else { return };
         // One copy for all tasks of a container.
-        let shared = netns.tasks.values().flatten().find(|known| known.as_ref() == path).cloned();
+        let shared = netns.tasks.cgroups().find(|known| known.as_ref() == path).cloned();
         entry.learn_cgroup(shared.unwrap_or_else(|| Rc::from(path)));
         netns.has_cgroup(key, entry.cgroup.clone());
         let netns = entry.netns;

@@ -29,8 +29,11 @@ pub(in crate::map) enum Tenant {
 }
 
 impl Tenant {
+    /// Number of ranks.
+    pub(in crate::map) const RANKS: usize = 3;
+
     /// Entries are taken from a tenant with a higher rank for one with a lower rank.
-    fn rank(self) -> u8 {
+    pub(in crate::map) fn rank(self) -> u8 {
         match self {
             Self::Pod(_) => 0,
             Self::Root => 1,
@@ -98,7 +101,7 @@ impl Netns {
         (!self.host).then(|| self.tenant())
     }
 
-    pub(super) fn tenant(&self) -> Tenant {
+    pub(in crate::map) fn tenant(&self) -> Tenant {
         if self.owner.as_ref().is_some_and(|owner| owner.certainty == Certainty::Proven) {
             return Tenant::Pod(self.id);
         }
@@ -199,7 +202,7 @@ pub(super) enum Yields {
 #[derive(Debug, Default)]
 struct Held {
     total: usize,
-    /// The largest comes last.
+    /// Those that have something to give; the largest comes last.
     sizes: BTreeSet<(usize, Yields, NetnsId)>,
 }
 
@@ -208,6 +211,8 @@ struct Held {
 struct Share {
     tenant: Tenant,
     size: usize,
+    /// How many of these it can give: it may have to keep some.
+    gives: usize,
     yields: Yields,
 }
 
@@ -225,7 +230,7 @@ pub(in crate::map) struct Room {
 #[derive(Debug, Default)]
 struct Ranks {
     held: Table<Tenant, Held>,
-    /// The tenant from which entries are taken first comes last.
+    /// Those that have something to give. The tenant from which entries are taken first comes last.
     order: BTreeSet<(u8, usize, Tenant)>,
     /// How much was taken of the room when this was made.
     kept: usize,
@@ -241,15 +246,17 @@ impl Ranks {
     }
 
     fn add(&mut self, id: NetnsId, share: Share) {
-        let Share { tenant, size, yields } = share;
+        let Share { tenant, size, gives, yields } = share;
         self.change(tenant, |held| {
-            held.sizes.insert((size, yields, id));
+            if gives > 0 {
+                held.sizes.insert((size, yields, id));
+            }
             held.total += size;
         });
     }
 
     fn remove(&mut self, id: NetnsId, share: Share) {
-        let Share { tenant, size, yields } = share;
+        let Share { tenant, size, yields, .. } = share;
         self.change(tenant, |held| {
             held.sizes.remove(&(size, yields, id));
             held.total -= size;
@@ -262,7 +269,7 @@ impl Ranks {
         change(held);
         if held.total == 0 {
             self.held.remove(&tenant);
-        } else {
+        } else if !held.sizes.is_empty() {
             self.order.insert((tenant.rank(), held.total, tenant));
         }
     }
@@ -283,7 +290,7 @@ impl Ranks {
             (to, has.checked_sub(own + more).filter(|fair| *fair > 0)?)
         };
         let (has, _, id) = largest(from)?;
-        Some(Giver { id, has, at_most: fair.min(has) })
+        Some(Giver { id, tenant: from, has, at_most: fair.min(has) })
     }
 }
 
@@ -291,6 +298,7 @@ impl Ranks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::map) struct Giver {
     pub(in crate::map) id: NetnsId,
+    pub(super) tenant: Tenant,
     /// Its number of entries.
     pub(super) has: usize,
     /// How many of them may be taken at once.
@@ -316,7 +324,16 @@ impl Room {
         size: usize,
         yields: Yields,
     ) {
-        let share = Share { tenant, size, yields };
+        self.put(id, Share { tenant, size, gives: size, yields });
+    }
+
+    /// As [`set`](Self::set), of one that can give no more than `gives` of its entries.
+    pub(super) fn set_giving(&mut self, id: NetnsId, tenant: Tenant, size: usize, gives: usize) {
+        self.put(id, Share { tenant, size, gives: gives.min(size), yields: Yields::Last });
+    }
+
+    fn put(&mut self, id: NetnsId, share: Share) {
+        let size = share.size;
         let was = match size {
             0 => self.of.remove(&id),
             _ => self.of.insert(id, share),
@@ -344,13 +361,15 @@ impl Room {
         self.of.get(&id).map_or(Yields::Last, |share| share.yields)
     }
 
-    /// Whoever gives so much more room to a netns of this tenant, which takes `own` so far. `None`: nobody has more than it
-    /// would have then.
+    /// Whoever gives so much more room to a netns of this tenant, which takes `own` so far. `None`: nobody who can give
+    /// anything has more than it would have then.
     pub(in crate::map) fn giver(&mut self, to: Tenant, own: usize, more: usize) -> Option<Giver> {
         if self.ranks.is_none() {
             self.ranks = Some(Ranks::of(self));
         }
-        self.ranks.as_ref()?.giver(to, own, more)
+        let giver = self.ranks.as_ref()?.giver(to, own, more)?;
+        let gives = self.of.get(&giver.id).map_or(0, |share| share.gives);
+        Some(Giver { at_most: giver.at_most.min(gives), ..giver })
     }
 
     /// The entries of each netns, for a test that counts them as well.
@@ -360,7 +379,8 @@ impl Room {
         let ranks = self.ranks.iter().chain([&anew]);
         for Ranks { held, order, .. } in ranks {
             assert_eq!(held.values().map(|held| held.total).sum::<usize>(), self.kept);
-            assert_eq!(order.len(), held.len());
+            let can_give = held.values().filter(|held| !held.sizes.is_empty());
+            assert_eq!(order.len(), can_give.count());
             assert_eq!(*order, anew.order);
         }
         self.of.iter().map(|(id, share)| (*id, (share.tenant, share.size))).collect()
@@ -457,6 +477,27 @@ mod tests {
         }
         assert_eq!(order.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [3, 1, 5, 2, 4].map(id));
         assert_eq!((order[0].1, order[4].1), (Yields::First, Yields::Last));
+    }
+
+    /// Whoever has most but must keep it is passed over, within a tenant too; it counts all the same for what is fair.
+    #[test]
+    fn those_that_can_give_nothing_are_passed_over() {
+        let mut room = Room::default();
+        room.set_giving(id(1), ALICE, 50, 0);
+        room.set_giving(id(2), ALICE, 9, 3);
+        room.set_giving(id(3), BOB, 20, 20);
+        let giver = room.giver(Tenant::Root, 0, 1).unwrap();
+        assert_eq!((giver.id, giver.tenant, giver.at_most), (id(2), ALICE, 3));
+        room.set_giving(id(2), ALICE, 9, 0);
+        room.sizes();
+        assert_eq!(gives(&mut room, Tenant::Root, 0), Some(id(3)), "the next tenant");
+        assert_eq!(gives(&mut room, ALICE, 0), None, "she has more than Bob");
+        assert_eq!(gives(&mut room, ALICE, 9), None, "and nothing to give to herself");
+        room.set_giving(id(3), BOB, 80, 40);
+        assert_eq!(room.giver(ALICE, 9, 1).unwrap().at_most, 20, "until both have the same");
+        room.set_giving(id(3), BOB, 80, 0);
+        room.sizes();
+        assert_eq!(gives(&mut room, Tenant::Root, 0), None);
     }
 
     #[test]

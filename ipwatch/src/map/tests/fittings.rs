@@ -335,6 +335,92 @@ fn what_is_killed_is_kept_before_what_sleeps() {
     feed.map.assert_tasks_count();
 }
 
+/// A killed task, which may be stuck.
+fn killed_in(netns: NetnsRef, pid: u32) -> Task {
+    Task { killed: true, ..task_in(netns, pid) }
+}
+
+/// Processes with these pids are killed, and hang.
+fn hang(feed: &mut Feed, netns: NetnsRef, pids: Range<u32>) {
+    for pid in pids {
+        feed.tell(Observation::Task(killed_in(netns, pid)));
+        feed.map.assert_tasks_count();
+    }
+}
+
+/// Number of leaving tasks of a netns that are kept.
+fn leaving(feed: &Feed, netns: NetnsRef) -> usize {
+    let id = feed.map.find(&netns).unwrap();
+    feed.map.leaving().filter(|task| task.netns == id).count()
+}
+
+/// A user whose largest netns has nothing but processes that hang, and others that sleep: those that sleep give first, and
+/// then those that hang, down to one of each netns.
+#[test]
+fn what_hangs_in_a_pod_is_kept_while_a_user_has_more_than_one_of_each_netns() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(100);
+    vouch(&mut feed);
+    let (hung, asleep) = (of_a_user(&mut feed, 0), of_a_user(&mut feed, 1));
+    hang(&mut feed, hung, 10_000..10_060);
+    begin(&mut feed, asleep, 20_000..20_040);
+    hang(&mut feed, POD, 100..120);
+    assert_eq!((tasks(&feed, POD), leaving(&feed, POD)), (20, 20));
+    assert_eq!((leaving(&feed, hung), tasks(&feed, asleep)), (60, 20), "what sleeps gives first");
+    hang(&mut feed, POD, 120..160);
+    assert_eq!((tasks(&feed, POD), leaving(&feed, POD)), (60, 60));
+    assert_eq!((leaving(&feed, hung), tasks(&feed, asleep)), (39, 1));
+    // The room of the others is needed as well, by what sleeps in a pod too: one of each netns stays.
+    begin(&mut feed, POD, 200..238);
+    assert_eq!((tasks(&feed, POD), leaving(&feed, hung), tasks(&feed, asleep)), (98, 1, 1));
+    let said = "uid 65534: 98 tasks not kept, of 2 network namespaces";
+    assert_eq!(feed.map.said_of_unkept_tasks().as_deref(), Some(said));
+    let unkept = NotKept { kind: "tasks", of: "users" };
+    assert_eq!(feed.map.unkept_by_kind(), [(unkept, 98)].into());
+    feed.map.assert_tasks_count();
+}
+
+/// The user's own tasks that hang are kept as before: they displace his that sleep, and none of each other.
+#[test]
+fn what_hangs_displaces_nothing_of_its_own_tenant_that_hangs() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(50);
+    let (one, other) = (of_a_user(&mut feed, 0), of_a_user(&mut feed, 1));
+    hang(&mut feed, one, 1_000..1_050);
+    begin(&mut feed, other, 2_000..2_001);
+    // It has one that sleeps, and the one that hangs is worth more.
+    hang(&mut feed, other, 3_000..3_010);
+    assert_eq!((leaving(&feed, one), tasks(&feed, other), leaving(&feed, other)), (50, 1, 1));
+    let said = "uid 65534: 10 tasks not kept, of 1 network namespaces";
+    assert_eq!(feed.map.said_of_unkept_tasks().as_deref(), Some(said));
+    feed.map.assert_tasks_count();
+}
+
+/// Another user, and a pod that has more than its part.
+#[test]
+fn what_hangs_is_shared_among_those_of_one_rank() {
+    let mut feed = Feed::new(ALL);
+    feed.map.bound_tasks(60);
+    let one = of_a_user(&mut feed, 0);
+    hang(&mut feed, one, 1_000..1_060);
+    let other = strange(1);
+    feed.tell(Observation::NetnsUser { netns: other, uid: 1_000, nested: true });
+    hang(&mut feed, other, 2_000..2_060);
+    assert_eq!((leaving(&feed, one), leaving(&feed, other)), (31, 30));
+    // What sleeps takes nothing of what hangs.
+    begin(&mut feed, strange(2), 3_000..3_010);
+    assert_eq!((leaving(&feed, one), leaving(&feed, other)), (31, 30));
+    assert_eq!(tasks(&feed, strange(2)), 1);
+    // Neither of them takes anything of root's.
+    let roots = strange(3);
+    feed.tell(Observation::NetnsUser { netns: roots, uid: 0, nested: false });
+    hang(&mut feed, roots, 4_000..4_060);
+    assert_eq!((leaving(&feed, one), leaving(&feed, other), leaving(&feed, roots)), (1, 1, 60));
+    hang(&mut feed, one, 5_000..5_010);
+    assert_eq!((leaving(&feed, one), leaving(&feed, roots)), (1, 60));
+    feed.map.assert_tasks_count();
+}
+
 /// When those that are kept have ended, the netns is not empty: the others are looked for.
 #[test]
 fn a_netns_whose_tasks_are_not_all_kept_is_not_empty() {

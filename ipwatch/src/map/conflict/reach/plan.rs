@@ -1,7 +1,7 @@
 //! How devices are connected: the ends of a pair, the parent of a stacked device, the ports of a bridge. Only known
 //! connections count, and only pairs on which both ends agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::{Endpoint, flood};
@@ -79,6 +79,8 @@ pub(super) struct Dev {
 pub(super) struct Plan {
     pub(super) devs: Vec<Dev>,
     index: Table<Endpoint, DevId>,
+    /// Netns with a device of the machine, or one whose other end or parent is in the host's netns.
+    pub(super) leads_to_host: BTreeSet<NetnsId>,
 }
 
 impl Dev {
@@ -107,6 +109,7 @@ impl Plan {
         }
         plan.pair_up(map);
         plan.stack(map);
+        plan.find_ways_to(map.host());
         for id in 0..plan.devs.len() {
             plan.devs[id].carries = plan.carrier(id, MAX_STACK);
         }
@@ -125,6 +128,10 @@ impl Plan {
             let at = Endpoint { netns: netns.id, ifindex: link.ifindex };
             let id = self.devs.len();
             self.index.insert(at, id);
+            // Only a device of the machine has no kind (`rtnl_link_ops`), and only root of the node can have moved it here.
+            if link.kind.is_none() && !link.loopback {
+                self.leads_to_host.insert(netns.id);
+            }
             let filtered = link.master.is_some() || link.kind.as_deref() == Some("bridge");
             let vlans = netns.vlans(link.ifindex).filter(|_| filtered);
             self.devs.push(Dev {
@@ -209,6 +216,15 @@ impl Plan {
                 self.devs[lower].uppers.push(id);
             }
         }
+    }
+
+    /// Adds the netns with a device that is connected with one of the host's netns.
+    fn find_ways_to(&mut self, host: Option<NetnsId>) {
+        let below =
+            |dev: &&Dev| dev.lower.is_some_and(|lower| Some(self.devs[lower].at.netns) == host);
+        let connected: Vec<NetnsId> =
+            self.devs.iter().filter(below).map(|dev| dev.at.netns).collect();
+        self.leads_to_host.extend(connected);
     }
 
     fn link<'a>(&self, map: &'a NodeMap, id: DevId) -> Option<&'a Link> {
