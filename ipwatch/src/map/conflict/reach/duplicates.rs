@@ -146,7 +146,6 @@ impl Effort {
 
 struct Search<'a> {
     map: &'a NodeMap,
-    plan: &'a Plan,
     /// What devices reach and through which device, sorted. What was looked for among users' netns may be cut short.
     reached: Table<(DevId, bool), Vec<(Endpoint, Endpoint)>>,
     others: Effort,
@@ -238,13 +237,14 @@ impl Places {
 impl<'a> Search<'a> {
     fn new(map: &'a NodeMap) -> Self {
         let (others, users) = (Effort::of(STEPS), Effort::of(STEPS_OF_USERS));
-        Self { map, plan: map.plan(), reached: Table::default(), others, users }
+        Self { map, reached: Table::default(), others, users }
     }
 
     /// The duplicates of one IP. A netns comes second in one of them at most: with the first one that is no user's, if there
     /// is any.
     fn of(&mut self, ip: IpAddr) -> Vec<(Concern, Duplicate)> {
-        let all = candidates(self.map, self.plan, ip);
+        // The plan is made here, for most nodes have no such IP.
+        let all = candidates(self.map, self.map.plan(), ip);
         let (mut found, mut told) = (Vec::new(), BTreeSet::new());
         let mut earlier = Earlier::default();
         for (place, second) in all.iter().enumerate() {
@@ -297,10 +297,10 @@ impl<'a> Search<'a> {
     ) -> Option<(usize, Meeting)> {
         // A cheap check before the flood.
         linked.netns.but(second.holding.at.netns)?;
-        let Self { map, plan, reached, others, users } = self;
+        let Self { map, reached, others, users } = self;
         let effort = if among_users { users } else { others };
         let there = reached.entry((second.dev, among_users)).or_insert_with(|| {
-            let reach = flood::reach(plan, second.dev, &mut effort.left);
+            let reach = flood::reach(map.plan(), second.dev, &mut effort.left);
             effort.is_enough &= reach.complete;
             reach.endpoints
         });
