@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use rustix::process::{self, Pid, Signal};
 use support::cgroup::Memory;
 use support::fuse::Hung;
-use support::harness::FIGURE;
+use support::harness::{self, FIGURE};
 use support::poll::until;
 use support::stuck::{self, How};
 use support::{Config, Daemon, Lab, Need, Netns, daemon, eventually, patience, proc, prometheus};
@@ -324,6 +324,16 @@ pub(crate) const FLOODS: [Flood; 8] = [
 /// firing of the finding is compared within one run. Nor does a flood take the daemon's memory.
 fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
     let open = OpenDir::new(lab);
+    // A full node, for what the daemon takes in all.
+    let pods = if harness::is_long() { 250 } else { 0 };
+    let _pods: Vec<Netns> = (0..pods)
+        .map(|n| {
+            let pod = Netns::new(lab, &format!("full{n}"));
+            pod.veth_to_host();
+            pod.add_address(&format!("{}/32", Ipv4Addr::from_bits(0x0a62_0001 + n)), "eth0");
+            pod
+        })
+        .collect();
     let (daemon, memory) = counted(lab, &Config::default().grace(2));
     let mut number = 0;
     let mut found = |name: &str| {
