@@ -193,6 +193,9 @@ impl<K: Ord + Hash + Copy> Turns<K> {
 
     /// The next one to ask for. It then is under way.
     pub(super) fn next(&mut self, now: BootNs) -> Option<K> {
+        if self.is_idle() {
+            return None;
+        }
         let Pace { at_once, patience } = self.pace;
         for (lane, most) in self.lanes.iter_mut().zip(at_once) {
             if lane.under_way.len() < most

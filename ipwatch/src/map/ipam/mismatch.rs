@@ -296,6 +296,11 @@ impl NodeMap {
     /// The IPs that are disputed, whether or not that counts yet, each with its holder. In netns of users that lead nowhere no
     /// IP is anybody else's.
     fn find_disputed(&self, now: BootNs) -> Disputed {
+        // What this agenda marks later on is looked at by the next one.
+        let seen = Some(self.tick().before());
+        if self.ipam.doubtful.is_empty() {
+            return Disputed { seen, ..Disputed::default() };
+        }
         let (mut all, mut found) = (Vec::new(), Vec::new());
         let mut of_users = 0;
         for ip in self.ipam.doubtful.iter().copied() {
@@ -323,8 +328,7 @@ impl NodeMap {
             told: told.into_iter().collect(),
             left_out: left_out.into_iter().map(|(_, what)| what).collect(),
             has_more_of_users: of_users > MOST_OF_USERS,
-            // What this agenda marks later on is looked at by the next one.
-            seen: Some(self.tick().before()),
+            seen,
         }
     }
 
