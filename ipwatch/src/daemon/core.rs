@@ -561,11 +561,11 @@ fn said_of_forgotten(ledger: &Ledger) -> String {
         .take(LISTED)
         .map(|(whose, count)| format!("{whose}: {count}"))
         .collect();
+    let whose = if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) };
     format!(
-        "{} tenures are in no history: their network namespaces, or all of one user, have more than is kept ({}), or more \
-         began and ended at once than are told",
+        "{} tenures are in no history: a network namespace or a user has more than is kept{whose}, or too many began and \
+         ended at once",
         ledger.forgotten(),
-        if of.is_empty() { "none".to_owned() } else { of.join("; ") }
     )
 }
 

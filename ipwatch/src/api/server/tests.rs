@@ -377,18 +377,24 @@ async fn a_foreign_user_is_refused_with_a_reason() {
     rig.stop().await;
 }
 
-/// One user opens as many connections as possible and sends no request.
-#[tokio::test]
-async fn whoever_only_connects_keeps_no_seat_from_root() {
+/// A server with eight connections, to which every user can connect and where a request may take its time.
+fn open_to_all() -> Rig {
     use std::os::unix::fs::PermissionsExt;
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    let patient = Duration::from_secs(60);
-    let rig = Rig::start(Options { connections: 8, head_timeout: patient, ..options() });
+    let head_timeout = Duration::from_secs(60);
+    let rig = Rig::start(Options { connections: 8, head_timeout, ..options() });
     let open = std::fs::Permissions::from_mode;
     std::fs::set_permissions(rig.path.parent().unwrap(), open(0o755)).unwrap();
     std::fs::set_permissions(&rig.path, open(0o666)).unwrap();
+    rig
+}
+
+/// One user opens as many connections as possible and sends no request.
+#[tokio::test]
+async fn whoever_only_connects_keeps_no_seat_from_root() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let rig = open_to_all();
     let path = rig.path.clone();
     let held = std::thread::spawn(move || {
         become_nobody();
@@ -407,15 +413,10 @@ async fn whoever_only_connects_keeps_no_seat_from_root() {
 /// A user who has his quarter of the connections is told so, and not that there are too many clients.
 #[tokio::test]
 async fn whoever_has_his_quarter_is_told_that_it_is_his() {
-    use std::os::unix::fs::PermissionsExt;
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let patient = Duration::from_secs(60);
-    let rig = Rig::start(Options { connections: 8, head_timeout: patient, ..options() });
-    let open = std::fs::Permissions::from_mode;
-    std::fs::set_permissions(rig.path.parent().unwrap(), open(0o755)).unwrap();
-    std::fs::set_permissions(&rig.path, open(0o666)).unwrap();
+    let rig = open_to_all();
     let path = rig.path.clone();
     let held = std::thread::spawn(move || {
         become_nobody();
