@@ -1,6 +1,7 @@
 //! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes and on the engine, with the stable compiler.
 //!
-//! `--plateau` runs each target until five minutes have found at most one new branch in a thousand, four hours at most.
+//! `--plateau` runs each target until five minutes, for which it had a core, have found at most one new branch in a
+//! thousand; four hours at most.
 //! `--keep` keeps what reached code, as `--plateau` does: in `fuzz/corpora`, an archive for each target, from where every
 //! later run starts as well as from `fuzz/seeds`, which people wrote.
 //!
@@ -27,9 +28,14 @@ const FLAGS: &[&str] = &[
 /// Default duration for each target, in seconds.
 const SECONDS: u32 = 60;
 
-/// Length of a round on the way to a plateau, in seconds, and rounds at most.
+/// Length of a run on the way to a plateau, in seconds, and runs at most.
 const ROUND: u32 = 60;
 const MOST_ROUNDS: usize = 4 * 60;
+/// A round has at least this much CPU time, in seconds: on a busy machine several runs make one, or the silence of a
+/// target that had no CPU would pass for a plateau.
+const WORKED: u64 = 45;
+/// Ticks in a second, in what procfs reports: the same on every architecture that ipwatch runs on.
+const USER_HZ: u64 = 100;
 /// A plateau: in so many rounds at most one branch in so many was new.
 const BARREN: usize = 5;
 const FEW: u64 = 1_000;
@@ -162,14 +168,21 @@ impl<'a> Target<'a> {
 
     /// Runs until hardly anything new is found.
     fn to_plateau(&self) -> Result<Tally> {
-        let mut covered = Vec::new();
-        while !is_plateau(&covered) && covered.len() < MOST_ROUNDS {
+        let (mut covered, mut counted) = (Vec::new(), cpu_seconds_of_children()?);
+        for _ in 0..MOST_ROUNDS {
             let said = match self.round(ROUND)? {
                 Ok(said) => said,
                 Err(failed) => return Ok(failed),
             };
-            let now = coverage(&said).with_context(|| format!("{}: no coverage", self.name))?;
-            covered.push(now);
+            let reached = coverage(&said).with_context(|| format!("{}: no coverage", self.name))?;
+            let worked = cpu_seconds_of_children()?;
+            if worked - counted >= WORKED {
+                covered.push(reached);
+                counted = worked;
+            }
+            if is_plateau(&covered) {
+                break;
+            }
         }
         let what = if is_plateau(&covered) { "a plateau" } else { "no plateau yet" };
         let (minutes, branches) = (covered.len(), covered.last().copied().unwrap_or_default());
@@ -231,6 +244,20 @@ impl<'a> Target<'a> {
     }
 }
 
+/// CPU time of all children that have ended and were waited for, in seconds.
+fn cpu_seconds_of_children() -> Result<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("/proc/self/stat")?;
+    children_ticks(&stat).map(|ticks| ticks / USER_HZ).context("/proc/self/stat has no cutime")
+}
+
+/// `cutime` and `cstime`, the 16th and 17th fields of `/proc/PID/stat`, in ticks of [`USER_HZ`]: proc_pid_stat(5).
+fn children_ticks(stat: &str) -> Option<u64> {
+    // The second field, the name of the program, may have spaces.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(13);
+    let [user, system] = [fields.next()?, fields.next()?].map(str::parse::<u64>);
+    Some(user.ok()? + system.ok()?)
+}
+
 /// Whether the last rounds, each with the branches that were reached by its end, have found hardly anything.
 fn is_plateau(covered: &[u64]) -> bool {
     let Some((before, [.., last])) = covered.split_last_chunk::<BARREN>() else { return false };
@@ -267,6 +294,14 @@ mod tests {
             "#2\tINITED cov: 7 ft: 8 corp: 1/1b\n#99\tDONE   cov: 815 ft: 1024 corp: 9/9b\nDone";
         assert_eq!(coverage(said), Some(815));
         assert_eq!(coverage("Done 9 runs"), None);
+    }
+
+    #[test]
+    fn cpu_time_of_children_is_the_sum_of_two_fields() {
+        let stat = "4711 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 130 14 20 0 1 0 42";
+        assert_eq!(children_ticks(stat), Some(144));
+        assert_eq!(children_ticks("4711 (xtask) S 1 2"), None);
+        assert!(cpu_seconds_of_children().is_ok());
     }
 
     #[test]
