@@ -118,6 +118,8 @@ pub(super) struct Pending {
     doubts_from: BootNs,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
+    /// When the next search was due, and how many there had been, when a task entered.
+    search_before: Table<NetnsId, (BootNs, Option<usize>)>,
     walk: Option<BootNs>,
     walk_tries: usize,
     looks: Queue<TaskKey>,
@@ -147,6 +149,7 @@ impl Default for Pending {
             doubts_from: BootNs::default(),
             search: Queue::default(),
             search_tries: Table::default(),
+            search_before: Table::default(),
             walk: None,
             walk_tries: 0,
             looks: Queue::default(),
@@ -253,15 +256,28 @@ impl Pending {
     /// A netns with tasks needs no search, unless a holder found earlier must be checked for its release (`searching`).
     pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, searching: bool) {
         if !searching {
-            self.search.cancel(&id);
-            self.search_tries.remove(&id);
+            let tries = self.search_tries.remove(&id);
+            let before = self.search.cancel(&id).map(|due| (id, (due, tries)));
+            self.search_before.extend(before);
         }
         self.holder_appeared(id, at);
     }
 
-    pub(super) fn emptied(&mut self, id: NetnsId, at: BootNs) {
-        self.search_tries.remove(&id);
-        self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
+    /// The last task has left. After a visit the searches go on as they were planned: otherwise two that look into the same
+    /// netns, such as two ipwatch, would make each other look for ever.
+    pub(super) fn emptied(&mut self, id: NetnsId, at: BootNs, visited: bool) {
+        match self.search_before.remove(&id).filter(|_| visited) {
+            Some((due, tries)) => {
+                self.search.hasten(id, due);
+                self.search_tries.extend(tries.map(|tries| (id, tries)));
+            }
+            // Searches go on while a hidden holder is known.
+            None if visited && self.search.contains(&id) => {}
+            None => {
+                self.search_tries.remove(&id);
+                self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
+            }
+        }
     }
 
     /// A known holder was released.
@@ -296,6 +312,7 @@ impl Pending {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn assert_is_of_kept(&self, is_kept: impl Fn(NetnsId) -> bool) {
         let tried = self.adopt_tries.keys().chain(self.search_tries.keys());
+        let tried = tried.chain(self.search_before.keys());
         let planned =
             self.adopt.keys().chain(self.search.keys()).chain(self.unresolved_peers.keys());
         assert!(planned.chain(tried).all(|id| is_kept(*id)));
@@ -305,6 +322,7 @@ impl Pending {
         self.adopted(id);
         self.search.cancel(&id);
         self.search_tries.remove(&id);
+        self.search_before.remove(&id);
         self.unresolved_peers.cancel(&id);
     }
 

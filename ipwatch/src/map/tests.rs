@@ -235,6 +235,42 @@ fn a_task_that_moves_takes_its_hold_along() {
     assert_eq!((holders(&feed, "80"), feed.map.sizes().2), (0, 0));
 }
 
+/// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
+#[test]
+fn a_visit_ends_no_idleness_and_asks_for_no_search() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let born = feed.tell(Observation::Netns { netns });
+    let searches =
+        |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Holders { .. }));
+    let idle = |feed: &Feed| feed.map.find(&netns).and_then(|id| feed.map.netns(id)?.idle_since());
+    let stay = |feed: &mut Feed, ms: u64| {
+        let visitor = task(10, netns);
+        feed.tell(Observation::Task(visitor.clone()));
+        assert_eq!(idle(feed), None, "somebody is in it");
+        feed.at = feed.at.plus(ms * MS);
+        feed.tell(Observation::TaskReleased { task: visitor.key })
+    };
+    stay(&mut feed, 1);
+    assert!(searches(&feed.wants(1_000)), "planned before the visit");
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
+    for _ in 0..5 {
+        stay(&mut feed, 100);
+        assert_eq!(idle(&feed), Some(born));
+    }
+    assert!(!searches(&feed.wants(200)), "the second is a second after the first");
+    assert!(searches(&feed.wants(400)), "as planned before the visits");
+    // A hidden holder is looked for whoever is in it.
+    let holder = Holder::Fd { pid: 20, fd: 3, comm: "agent".into() };
+    feed.tell(Observation::Holder { netns, holder });
+    stay(&mut feed, 1);
+    assert_eq!((idle(&feed), searches(&feed.wants(200))), (Some(born), false));
+    // Who stays has lived there.
+    let left = stay(&mut feed, 500);
+    assert_eq!(idle(&feed), Some(left));
+    assert!(searches(&feed.wants(200)));
+}
+
 #[test]
 fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
     let mut feed = Feed::new(ALL);

@@ -1,6 +1,9 @@
 //! The cases in VMs, where no containerd fits: pods of a fake runtime on real kernels. They show that kernels which
 //! report less lead to the same findings.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use serde_json::Value;
 use support::fake_cri::FakeCri;
 use support::harness::case;
@@ -12,6 +15,7 @@ use super::{SOON, config, is_in, only_holder};
 support::tests! {
     a_task_of_a_dead_sandbox needs [FakeCri] @ Kernel,
     netns_that_are_held_in_every_way needs [FakeCri] @ Kernel,
+    a_leak_that_is_visited_all_the_time needs [FakeCri] @ Kernel Stock,
 }
 
 fn with_address(lab: &Lab, hint: &str, n: u8) -> (Netns, Sandbox) {
@@ -111,4 +115,36 @@ fn netns_that_are_held_in_every_way(lab: &Lab) {
         "name, fd, socket, kernel, mount elsewhere",
         "yes",
     );
+}
+
+/// Agents enter the netns of pods to look at them, and so does another ipwatch.
+fn a_leak_that_is_visited_all_the_time(lab: &Lab) {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let runtime = FakeCri::start(lab);
+    let (netns, pod) = with_address(lab, "visited", 8);
+    runtime.has_pod(&pod, "READY");
+    let daemon = watching(lab, &runtime, &pod);
+    await_ready(lab, &daemon, 8, &netns);
+    runtime.has("");
+    let over = AtomicBool::new(false);
+    let finding = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Bounded, in case that nothing is found.
+            for _ in 0..600 {
+                netns.run(|| ());
+                std::thread::sleep(PAUSE);
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let finding = daemon.await_firing("netns-leaked", SOON, is_in(netns.inode));
+        std::thread::sleep(10 * PAUSE);
+        over.store(true, Ordering::Relaxed);
+        finding
+    });
+    assert_eq!(only_holder(&finding)["kind"], "mount", "{finding:#?}");
+    assert!(!daemon.log().contains("resolved: netns-leaked"), "a visit ends no leak");
+    netns.unname();
+    daemon.await_resolved(&finding, SOON);
 }

@@ -346,6 +346,29 @@ pub(super) fn a_netns_of_a_sandbox_that_is_gone_is_leaked_and_says_what_holds_it
     }
 }
 
+/// An agent that enters every netns every few seconds hides no leak, and none that is found ends by its visit.
+#[test]
+fn a_leak_that_is_visited_is_found() {
+    let mut case = Case::with_runtime();
+    let agent = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+    let visit = |case: &mut Case, ms: u64| {
+        case.at(ms, Observation::Task(agent.clone()));
+        case.at(ms + 1, Observation::TaskReleased { task: agent.key });
+        case.wants(ms + 1);
+    };
+    case.empty(1_000);
+    case.list(1_000, Vec::new());
+    for second in 2..31 {
+        visit(&mut case, second * 1_000);
+    }
+    let mount = [mount_of(PATH, 1, 1)];
+    case.searched(31_200, &mount);
+    let found = case.only();
+    assert_eq!((found.code, found.since), (Code::NetnsLeaked, BootNs(1_000 * MS)));
+    visit(&mut case, 31_300);
+    assert_eq!(case.codes(), [Code::NetnsLeaked]);
+}
+
 #[test]
 fn who_has_unread_fds_may_hold_a_leaked_netns() {
     let mut case = Case::with_runtime();

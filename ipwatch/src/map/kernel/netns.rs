@@ -67,9 +67,16 @@ pub struct Netns {
     pub(super) owner: Option<Owner>,
     /// Who owns its user namespace, once somebody has looked.
     pub(super) user: Option<(u32, bool)>,
-    /// No task has been in it since.
+    /// No task has been in it since, but for visits.
     pub(super) idle_since: Option<BootNs>,
+    /// When the first of the tasks that are in it entered, and since when none had been in it.
+    entered: Option<(BootNs, BootNs)>,
 }
+
+/// A task that leaves a netns without others within this time was a visitor, in ns. Agents (and another ipwatch) enter a
+/// netns for microseconds to look at it, and `ip netns exec` for as long as its command takes: if each of them counted, what
+/// nobody lives in would never have been empty for long.
+const VISIT: u64 = 500_000_000;
 
 /// A link and when it was reported.
 #[derive(Debug, Clone)]
@@ -118,7 +125,23 @@ impl Netns {
             owner: None,
             user: None,
             idle_since: Some(at),
+            entered: None,
         }
+    }
+
+    /// A task has entered.
+    pub(super) fn inhabited(&mut self, at: BootNs) {
+        if let Some(idle) = self.idle_since.take() {
+            self.entered = Some((at, idle));
+        }
+    }
+
+    /// The last task has left. Returns whether it was a visitor: then no task has been in the netns for as long as before.
+    pub(super) fn deserted(&mut self, at: BootNs) -> bool {
+        let entered = self.entered.take();
+        let visited = entered.filter(|(entered, _)| at.since(*entered) < VISIT);
+        self.idle_since = Some(visited.map_or(at, |(_, idle)| idle));
+        visited.is_some()
     }
 
     pub(in crate::map) fn learn_names(&mut self, names: &NetnsRef) {
@@ -149,6 +172,7 @@ impl Netns {
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());
         self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
+        self.entered = self.entered.or(other.entered).filter(|_| !self.tasks.is_empty());
     }
 
     /// Its links, by index.
@@ -263,7 +287,7 @@ impl Netns {
         self.owner.as_ref()
     }
 
-    /// Since when no task has been in it.
+    /// Since when no task has been in it. A visit ends nothing.
     #[must_use]
     pub fn idle_since(&self) -> Option<BootNs> {
         self.idle_since

@@ -287,7 +287,7 @@ impl NodeMap {
         }
         if let Some(netns) = self.kernel.netns.get_mut(&netns) {
             netns.tasks.insert(task.key, cgroup, is_leaving);
-            netns.idle_since = None;
+            netns.inhabited(at);
         }
         self.recrowd(netns);
         if fresh || moved_from.is_some() {
@@ -381,9 +381,9 @@ impl NodeMap {
     pub(super) fn emptied(&mut self, netns: NetnsId, at: BootNs) {
         self.mark_in(netns, Kinds::TASKS);
         let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
-        entry.idle_since = Some(at);
+        let visited = entry.deserted(at);
         if entry.dying.is_none() {
-            self.scheduler.emptied(netns, at);
+            self.scheduler.emptied(netns, at, visited);
         }
         self.workload.ask_owner(netns);
     }
