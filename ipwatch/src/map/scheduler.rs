@@ -3,16 +3,17 @@
 //! The map asks only when something happened (a netns appeared, its last task left, a task was killed), and repeats a
 //! request with growing pauses until it is answered. On a healthy node nothing here runs.
 
+mod tasks;
+
 use serde::{Deserialize, Serialize};
 
 use crate::fact::{BootNs, NetnsPath, TaskKey};
 
-use super::kernel::Tenant;
-use super::looks::{CGROUPS, LOOKS, THREADS, THREADS_WAIT, Turns};
+use super::looks::{CGROUPS, LOOKS, THREADS, Turns};
 use super::openings::{Openings, Whose};
 use super::queue::Queue;
 use super::request::Request;
-use super::{Kinds, Netns, NetnsId, NodeMap, Table};
+use super::{Kinds, NetnsId, NodeMap, Table};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -41,10 +42,6 @@ const DOUBTS_EVERY: u64 = 60 * SEC;
 const WALK_PAUSES: [u64; 5] = [5 * MS, 100 * MS, SEC, 5 * SEC, 30 * SEC];
 /// After this many walks without success, the netns may be mounted where only a search finds it.
 const WALKS_IN_VAIN: usize = 2;
-/// When to check whether an exiting task has ended, if no probe reports it: most end within milliseconds.
-const GONE_YET: [u64; 2] = [100 * MS, SEC];
-/// Pauses before a cgroup is requested again: the first answer may have been lost.
-const NAME_PAUSES: [u64; 3] = [SEC, 10 * SEC, 60 * SEC];
 
 /// How long a state must last before it is reported, and when looks are repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -325,119 +322,6 @@ impl Pending {
         self.search_before.remove(&id);
         self.unresolved_peers.cancel(&id);
     }
-
-    pub(super) fn unnamed(&mut self, task: TaskKey, at: BootNs) {
-        self.unnamed_tries.remove(&task);
-        self.unnamed.hasten(task, at);
-        self.name_turns.changed(task);
-    }
-
-    pub(super) fn named(&mut self, task: &TaskKey, at: BootNs) {
-        let again = self.name_turns.answered(task);
-        self.forget_name(task);
-        if again {
-            self.unnamed.set(*task, at);
-        }
-    }
-
-    fn forget_name(&mut self, task: &TaskKey) {
-        self.unnamed.cancel(task);
-        self.unnamed_tries.remove(task);
-        self.name_turns.leaves(task);
-    }
-
-    pub(super) fn leaving(&mut self, task: TaskKey, since: BootNs) {
-        self.plans.insert(task, (since, 0));
-        self.to_plan.push((task, None));
-    }
-
-    /// The task may have ended unobserved.
-    pub(super) fn doubt(&mut self, task: TaskKey, at: BootNs) {
-        self.looks.hasten(task, at);
-        self.look_turns.changed(task);
-    }
-
-    pub(super) fn looked(&mut self, task: TaskKey, at: BootNs) {
-        if self.look_turns.answered(&task) {
-            self.looks.set(task, at);
-            return;
-        }
-        if !self.plans.contains_key(&task) {
-            self.looks.cancel(&task);
-        }
-        self.to_plan.push((task, Some(at)));
-    }
-
-    /// The task is not leaving after all.
-    pub(super) fn stays(&mut self, task: &TaskKey) {
-        self.plans.remove(task);
-        self.looks.cancel(task);
-        self.look_turns.leaves(task);
-    }
-
-    /// The leader of a process, which was in this netns, has ended.
-    pub(super) fn leader_left(&mut self, task: TaskKey, netns: NetnsId, at: BootNs) {
-        self.fresh_leavers.push(((task, netns), at));
-    }
-
-    pub(super) fn forget_task(&mut self, task: &TaskKey) {
-        self.forget_name(task);
-        self.stays(task);
-    }
-
-    /// It turned out whose these tasks are.
-    pub(super) fn count_to<'a>(
-        &mut self,
-        tenant: Tenant,
-        tasks: impl Iterator<Item = &'a TaskKey>,
-    ) {
-        if self.look_turns.is_idle() && self.name_turns.is_idle() {
-            return;
-        }
-        for task in tasks {
-            self.look_turns.counts_to(*task, tenant);
-            self.name_turns.counts_to(*task, tenant);
-        }
-    }
-
-    /// Checks the bounds of what is asked for at once, and that nothing is asked for of tasks that are not kept.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn assert_looks_are_bounded(&self, is_kept: impl Fn(&TaskKey) -> bool) {
-        self.look_turns.assert_is_bounded(&is_kept);
-        self.name_turns.assert_is_bounded(&is_kept);
-        self.thread_turns.assert_is_bounded(|_| true);
-    }
-
-    /// Plans the next look at a task: soon, to see whether it has ended; halfway through its grace, so that the look at
-    /// its end can detect progress; once more to confirm; then with growing pauses to keep the evidence current.
-    fn plan(
-        &mut self,
-        task: TaskKey,
-        looked: Option<BootNs>,
-        thresholds: &Thresholds,
-        sees_release: bool,
-    ) {
-        let Some((since, after_grace)) = self.plans.get_mut(&task) else { return };
-        let since = *since;
-        let end = since.plus(thresholds.grace);
-        let due = match looked {
-            Some(at) if at >= end => {
-                *after_grace += 1;
-                match *after_grace {
-                    1 => at.plus(thresholds.second_look),
-                    _ => at.plus((at.since(end) / 2).clamp(2 * SEC, 60 * SEC)),
-                }
-            }
-            looked => {
-                let from = looked.unwrap_or(since);
-                let early = GONE_YET.iter().filter(|_| !sees_release);
-                let early = early.map(|pause| since.plus(*pause));
-                let early = early.chain([since.plus(thresholds.grace / 2)]);
-                early.filter(|due| *due > from && *due < end).min().unwrap_or(end)
-            }
-        };
-        self.looks.set(task, due);
-    }
 }
 
 /// State of an agenda while it is built.
@@ -575,17 +459,6 @@ impl NodeMap {
         })
     }
 
-    /// Plans the queued looks. A look that could not be taken counts as one that showed nothing.
-    fn plan_looks(&mut self, thresholds: &Thresholds) {
-        let pending = &mut self.scheduler;
-        for (task, looked) in std::mem::take(&mut pending.to_plan) {
-            pending.plan(task, looked, thresholds, self.sight.release);
-        }
-        for (task, left) in std::mem::take(&mut pending.fresh_leavers) {
-            pending.threads.set(task, left.plus(thresholds.grace));
-        }
-    }
-
     /// Asks for a netns to be opened.
     fn adoption(&mut self, id: NetnsId, now: BootNs) -> Option<Request> {
         let entry = self.kernel.get(id)?;
@@ -681,62 +554,6 @@ impl NodeMap {
         }
         if !netns.is_empty() {
             wants.push(Request::Holders { netns });
-        }
-    }
-
-    /// To whom a task counts.
-    fn tenant_of(&self, task: &TaskKey) -> Tenant {
-        self.kernel.tenant_of(task).unwrap_or(Tenant::User(None))
-    }
-
-    fn want_looks(&mut self, now: BootNs, wants: &mut Vec<Request>) {
-        self.scheduler.look_turns.expire(now);
-        while let Some(task) = self.scheduler.looks.pop(now) {
-            let tenant = self.tenant_of(&task);
-            if !self.scheduler.look_turns.wait(task, tenant) {
-                self.scheduler.looks.set(task, now.plus(LOOKS.patience));
-            }
-        }
-        while let Some(task) = self.scheduler.look_turns.next(now) {
-            // Rescheduled at once, in case no answer comes.
-            self.scheduler.looks.set(task, now.plus(LOOKS.patience));
-            wants.push(Request::Look { task });
-        }
-    }
-
-    fn want_threads(&mut self, now: BootNs, wants: &mut Vec<Request>) {
-        self.scheduler.thread_turns.expire(now);
-        while let Some((leader, netns)) = self.scheduler.threads.pop(now) {
-            let tenant = self.kernel.get(netns).map_or(Tenant::User(None), Netns::tenant);
-            if self.scheduler.thread_turns.waits(tenant) < THREADS_WAIT {
-                self.scheduler.thread_turns.wait(leader.pid, tenant);
-            }
-        }
-        while let Some(pid) = self.scheduler.thread_turns.next(now) {
-            wants.push(Request::Threads { pid });
-        }
-    }
-
-    fn want_names(&mut self, now: BootNs, wants: &mut Vec<Request>) {
-        self.scheduler.name_turns.expire(now);
-        while let Some(task) = self.scheduler.unnamed.pop(now) {
-            let tries = self.scheduler.unnamed_tries.get(&task).copied().unwrap_or_default();
-            // A task outside any container's cgroup stays unnamed: give up after the last pause.
-            if tries >= NAME_PAUSES.len() {
-                self.scheduler.unnamed_tries.remove(&task);
-                continue;
-            }
-            let tenant = self.tenant_of(&task);
-            if !self.scheduler.name_turns.wait(task, tenant) {
-                self.scheduler.unnamed.set(task, now.plus(CGROUPS.patience));
-            }
-        }
-        while let Some(task) = self.scheduler.name_turns.next(now) {
-            let tries = self.scheduler.unnamed_tries.entry(task).or_default();
-            let pause = NAME_PAUSES[(*tries).min(NAME_PAUSES.len() - 1)];
-            *tries += 1;
-            self.scheduler.unnamed.set(task, now.plus(pause));
-            wants.push(Request::Cgroup { task });
         }
     }
 }
