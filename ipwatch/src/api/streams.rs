@@ -95,7 +95,8 @@ impl Streams {
 /// A stream, and who follows it.
 #[derive(Debug, Clone)]
 struct Fan {
-    sender: broadcast::Sender<Event>,
+    /// All places are made at the start, as large as what they hold: therefore not the events themselves.
+    sender: broadcast::Sender<Arc<Event>>,
     short: Arc<AtomicBool>,
     places: Arc<std::sync::Mutex<Vec<Weak<Place>>>>,
 }
@@ -106,7 +107,7 @@ type Place = tokio::sync::Mutex<Behind>;
 /// Where a follower is.
 #[derive(Debug)]
 struct Behind {
-    events: broadcast::Receiver<Event>,
+    events: broadcast::Receiver<Arc<Event>>,
     /// Number of events that were taken from it.
     shed: u64,
 }
@@ -119,7 +120,7 @@ impl Fan {
 
     fn send(&self, event: Event) {
         // An error means that there are no followers.
-        let _ = self.sender.send(event);
+        let _ = self.sender.send(Arc::new(event));
         self.shed();
     }
 
@@ -142,8 +143,10 @@ impl Fan {
             // The oldest go: who reads at once may have got many in one step.
             while place.events.len() > SHORT {
                 place.shed += match place.events.try_recv() {
-                    Ok(Event::Lagged { dropped }) => dropped,
-                    Ok(_) => 1,
+                    Ok(event) => match *event {
+                        Event::Lagged { dropped } => dropped,
+                        _ => 1,
+                    },
                     Err(broadcast::error::TryRecvError::Lagged(dropped)) => dropped,
                     Err(_) => break,
                 };
@@ -164,7 +167,7 @@ impl Follower {
             return Some(Event::Lagged { dropped: std::mem::take(&mut place.shed) });
         }
         match place.events.recv().await {
-            Ok(event) => Some(event),
+            Ok(event) => Some(Arc::unwrap_or_clone(event)),
             Err(broadcast::error::RecvError::Lagged(dropped)) => Some(Event::Lagged { dropped }),
             Err(broadcast::error::RecvError::Closed) => None,
         }

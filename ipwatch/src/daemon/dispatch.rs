@@ -27,8 +27,10 @@ use crate::sources::probes::{Beside, Snapshots};
 use crate::sources::procfs::Proc;
 use crate::sources::runtime::Runtimes;
 
-/// Capacity of each thread's queue, in jobs.
+/// Capacity of the queues, in jobs. Their memory is taken at once: `sync_channel` makes every place at the start.
 const QUEUE: usize = 4096;
+/// The same, of the thread that makes whole passes.
+const PASSES: usize = 512;
 // What the map asks of the thread that looks at tasks always finds room, though it hangs until it is replaced. The rest is
 // for what others ask of it.
 const _: () = assert!(MOST_LOOKS + 256 < QUEUE);
@@ -58,7 +60,7 @@ impl Beside for Dispatch {
 pub(super) struct Dispatch {
     readings: Readings,
     troubles: Troubles,
-    netns: SyncSender<NetnsJob>,
+    netns: SyncSender<Box<NetnsJob>>,
     looks: SyncSender<LookJob>,
     search: SyncSender<SearchJob>,
     runtimes: Runtimes,
@@ -87,7 +89,7 @@ impl Dispatch {
     ) -> io::Result<Self> {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
-        let (search, search_jobs) = sync_channel(QUEUE);
+        let (search, search_jobs) = sync_channel(PASSES);
         let Settings { observe_only, polls, host } = settings;
 
         let visitor = Visitor { observe_only, out: emit.clone() };
@@ -137,13 +139,13 @@ impl Dispatch {
         let taken = match want {
             Request::Adopt { netns, doors, neighbours } => {
                 let job = NetnsJob::Adopt { netns, doors, neighbours };
-                let taken = self.netns.try_send(job).is_ok();
+                let taken = self.visit(job);
                 return (!taken).then_some(Observation::NetnsClosed { netns });
             }
             Request::Peers { netns, doors, numbers } => {
-                self.netns.try_send(NetnsJob::Peers { netns, doors, numbers }).is_ok()
+                self.visit(NetnsJob::Peers { netns, doors, numbers })
             }
-            Request::Host => self.netns.try_send(NetnsJob::Host).is_ok(),
+            Request::Host => self.visit(NetnsJob::Host),
             Request::Look { task } => self.looks.try_send(LookJob::Look(task)).is_ok(),
             Request::Threads { pid } => self.looks.try_send(LookJob::Threads(pid)).is_ok(),
             Request::Cgroup { task } => self.looks.try_send(LookJob::Cgroup(task)).is_ok(),
@@ -168,9 +170,14 @@ impl Dispatch {
         None
     }
 
+    /// Queues a job of the thread that enters netns. Returns whether there was room.
+    fn visit(&self, job: NetnsJob) -> bool {
+        self.netns.try_send(Box::new(job)).is_ok()
+    }
+
     /// Reads everything: netns, tasks, mounts, and the host's links and addresses.
     pub(super) fn snapshot(&self) {
-        let _ = self.netns.try_send(NetnsJob::Host);
+        self.visit(NetnsJob::Host);
         let _ = self.search.try_send(SearchJob::Snapshot { mounts: true, done: None });
     }
 

@@ -63,14 +63,14 @@ impl Ask {
 /// and its search is as complete as it can be. If a netns was not asked because time ran out, its search is not
 /// complete.
 pub(super) fn add(
-    to: &SyncSender<NetnsJob>,
+    to: &SyncSender<Box<NetnsJob>>,
     wanted: &[NetnsRef],
     beside: &[Fact],
     facts: &mut Vec<Fact>,
 ) {
     let netns = wanted.iter().map(|netns| (*netns, doors(*netns, beside, facts))).collect();
     let (answer, answers) = sync_channel(1);
-    let asked = to.try_send(NetnsJob::Orphans(Ask { netns, answer })).is_ok();
+    let asked = to.try_send(Box::new(NetnsJob::Orphans(Ask { netns, answer }))).is_ok();
     let mut told = if asked { wait(&answers) } else { Vec::new() };
     told.resize_with(wanted.len(), || SocketHolders::Unknown);
     let ends =

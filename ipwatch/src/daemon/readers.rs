@@ -24,16 +24,16 @@ pub(super) struct Visitor {
 impl Visitor {
     /// Works until the daemon shuts down. A thread that cannot return from a netns must not go on: it ends, and a new
     /// thread takes its jobs.
-    pub(super) fn work(&self, worker: &Worker<NetnsJob>) -> Ended {
+    pub(super) fn work(&self, worker: &Worker<Box<NetnsJob>>) -> Ended {
         let requests = Requests::new();
         let mut requests =
             requests.map_err(|error| format!("no network namespace can be read: {error}"))?;
         while let Some(job) = worker.next() {
-            let adopting = match &job {
+            let adopting = match &*job {
                 NetnsJob::Adopt { netns, .. } => Some(*netns),
                 _ => None,
             };
-            let (answer, left) = worker.during(|| match job {
+            let (answer, left) = worker.during(|| match *job {
                 NetnsJob::Host => requests.dump_host(),
                 NetnsJob::Adopt { netns, doors, neighbours } => {
                     requests.adopt(netns, &doors, &neighbours, self.observe_only)
@@ -135,7 +135,7 @@ pub(super) fn look(worker: &Worker<LookJob>, proc: &Proc, host: NetnsRef, out: &
 pub(super) struct Searcher {
     pub(super) out: Emit,
     /// Queue of the thread that can enter netns.
-    pub(super) netns: SyncSender<NetnsJob>,
+    pub(super) netns: SyncSender<Box<NetnsJob>>,
     pub(super) proc: Proc,
     /// Shared with a thread that was left behind, which keeps the lock while it hangs in a snapshot.
     pub(super) snapshots: Arc<Mutex<Option<Snapshots>>>,

@@ -31,9 +31,9 @@ fn orphan() -> Holder {
 
 /// Searches A and B, with a thread that answers `told()`; returns the facts in order.
 fn searched(told: impl FnOnce() -> Option<Vec<SocketHolders>> + Send + 'static) -> Vec<Fact> {
-    let (to, jobs) = sync_channel(1);
+    let (to, jobs) = sync_channel::<Box<NetnsJob>>(1);
     let answering = std::thread::spawn(move || {
-        let Ok(NetnsJob::Orphans(ask)) = jobs.recv() else { panic!("another job") };
+        let NetnsJob::Orphans(ask) = *jobs.recv().unwrap() else { panic!("another job") };
         let asked: Vec<NetnsRef> = ask.netns.iter().map(|(netns, _)| *netns).collect();
         assert_eq!(asked, [A, B]);
         if let Some(told) = told() {

@@ -46,7 +46,7 @@ impl NodeMap {
             }
             None => {
                 let new = LinkEntry { link: link.clone(), since: at, touched: at };
-                entry.links.insert(link.ifindex, new);
+                entry.links.insert(link.ifindex, Box::new(new));
                 self.conflict.rewired();
             }
         }

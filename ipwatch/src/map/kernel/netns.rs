@@ -49,7 +49,8 @@ pub struct Netns {
     pub(super) touched: BootNs,
     /// When something within it last changed: see `changes`.
     pub(super) changed: Tick,
-    pub(super) links: BTreeMap<u32, LinkEntry>,
+    /// Boxed: a node of the tree has room for eleven at once, and most netns have two.
+    pub(super) links: BTreeMap<u32, Box<LinkEntry>>,
     /// Those of `links` that have a pod's device name and their other end in this netns too.
     pairs: BTreeSet<u32>,
     pub(super) addresses: BTreeMap<AddressId, AddressEntry>,
@@ -177,12 +178,12 @@ impl Netns {
 
     /// Its links, by index.
     pub fn links(&self) -> impl Iterator<Item = &LinkEntry> {
-        self.links.values()
+        self.links.values().map(Box::as_ref)
     }
 
     /// Its links that have a pod's device name and their other end in this netns too, by index.
     pub fn pairs(&self) -> impl Iterator<Item = &LinkEntry> {
-        self.pairs.iter().filter_map(|ifindex| self.links.get(ifindex))
+        self.pairs.iter().filter_map(|ifindex| self.links.get(ifindex)).map(Box::as_ref)
     }
 
     /// Updates `pairs` after a link was added, changed or removed.
