@@ -115,8 +115,8 @@ pub(super) struct Pending {
     doubts_from: BootNs,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
-    /// When the next search was due, and how many there had been, when a task entered.
-    search_before: Table<NetnsId, (BootNs, Option<usize>)>,
+    /// Netns that were empty and have tasks now, and when these are no visitors any more.
+    visits: Queue<NetnsId>,
     walk: Option<BootNs>,
     walk_tries: usize,
     looks: Queue<TaskKey>,
@@ -146,7 +146,7 @@ impl Default for Pending {
             doubts_from: BootNs::default(),
             search: Queue::default(),
             search_tries: Table::default(),
-            search_before: Table::default(),
+            visits: Queue::default(),
             walk: None,
             walk_tries: 0,
             looks: Queue::default(),
@@ -250,30 +250,29 @@ impl Pending {
         }
     }
 
-    /// A netns with tasks needs no search, unless a holder found earlier must be checked for its release (`searching`).
-    pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, searching: bool) {
-        if !searching {
-            let tries = self.search_tries.remove(&id);
-            let before = self.search.cancel(&id).map(|due| (id, (due, tries)));
-            self.search_before.extend(before);
+    /// A task has entered; `visit` is until when it may be a visitor. Meanwhile all goes on as it was planned.
+    pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, visit: Option<BootNs>) {
+        if let Some(until) = visit {
+            self.visits.set(id, until);
         }
         self.holder_appeared(id, at);
+    }
+
+    /// Tasks live in it. It needs no search, unless a holder found earlier must be checked for its release (`searching`).
+    pub(super) fn inhabited(&mut self, id: NetnsId, searching: bool) {
+        if !searching {
+            self.search.cancel(&id);
+            self.search_tries.remove(&id);
+        }
     }
 
     /// The last task has left. After a visit the searches go on as they were planned: otherwise two that look into the same
     /// netns, such as two ipwatch, would make each other look for ever.
     pub(super) fn emptied(&mut self, id: NetnsId, at: BootNs, visited: bool) {
-        match self.search_before.remove(&id).filter(|_| visited) {
-            Some((due, tries)) => {
-                self.search.hasten(id, due);
-                self.search_tries.extend(tries.map(|tries| (id, tries)));
-            }
-            // Searches go on while a hidden holder is known.
-            None if visited && self.search.contains(&id) => {}
-            None => {
-                self.search_tries.remove(&id);
-                self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
-            }
+        self.visits.cancel(&id);
+        if !visited || !self.search.contains(&id) {
+            self.search_tries.remove(&id);
+            self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
         }
     }
 
@@ -309,9 +308,9 @@ impl Pending {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn assert_is_of_kept(&self, is_kept: impl Fn(NetnsId) -> bool) {
         let tried = self.adopt_tries.keys().chain(self.search_tries.keys());
-        let tried = tried.chain(self.search_before.keys());
         let planned =
             self.adopt.keys().chain(self.search.keys()).chain(self.unresolved_peers.keys());
+        let planned = planned.chain(self.visits.keys());
         assert!(planned.chain(tried).all(|id| is_kept(*id)));
     }
 
@@ -319,7 +318,7 @@ impl Pending {
         self.adopted(id);
         self.search.cancel(&id);
         self.search_tries.remove(&id);
-        self.search_before.remove(&id);
+        self.visits.cancel(&id);
         self.unresolved_peers.cancel(&id);
     }
 }
@@ -340,6 +339,10 @@ const STEPS: &[Step] = &[
     // Owners first: what a runtime, a store or a neighbour reports of a sandbox is applied to its netns.
     |map, turn| {
         map.settle_owners(turn.thresholds);
+        None
+    },
+    |map, turn| {
+        map.settle_visits(turn.now);
         None
     },
     |map, turn| {
@@ -398,6 +401,7 @@ impl Pending {
             self.adopt.next(),
             self.host,
             self.search.next(),
+            self.visits.next(),
             self.looks.next(),
             self.threads.next(),
             self.walk,
@@ -534,14 +538,27 @@ impl NodeMap {
         tasks.chain(holders).take(MAX_DOORS).chain([NetnsPath::Handle]).collect()
     }
 
+    /// Who has been in a netns for so long is no visitor.
+    fn settle_visits(&mut self, now: BootNs) {
+        while let Some(id) = self.scheduler.visits.pop(now) {
+            self.inhabited(id);
+        }
+    }
+
     fn want_searches(&mut self, now: BootNs, wants: &mut Vec<Request>) {
         let mut netns = Vec::new();
         while let Some(id) = self.scheduler.search.pop(now) {
             // A netns that leaves the search is no longer counted as without tasks.
             self.changes.mark(Kinds::NETNS);
             let Some(entry) = self.kernel.get(id) else { continue };
-            let needless = entry.tasks().len() > 0 && !entry.has_hidden_holder();
-            if needless || entry.dying.is_some() {
+            if entry.dying.is_some() {
+                continue;
+            }
+            if entry.tasks().len() > 0 && !entry.has_hidden_holder() {
+                // What is empty but for a visitor is searched after that; and most that are new are not empty any more.
+                if self.scheduler.visits.contains(&id) {
+                    self.scheduler.search.set(id, now.plus(SEARCH_AFTER_BIRTH));
+                }
                 continue;
             }
             let tries = self.scheduler.search_tries.entry(id).or_default();

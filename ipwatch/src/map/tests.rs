@@ -244,31 +244,47 @@ fn a_visit_ends_no_idleness_and_asks_for_no_search() {
     let searches =
         |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Holders { .. }));
     let idle = |feed: &Feed| feed.map.find(&netns).and_then(|id| feed.map.netns(id)?.idle_since());
-    let stay = |feed: &mut Feed, ms: u64| {
-        let visitor = task(10, netns);
-        feed.tell(Observation::Task(visitor.clone()));
-        assert_eq!(idle(feed), None, "somebody is in it");
-        feed.at = feed.at.plus(ms * MS);
-        feed.tell(Observation::TaskReleased { task: visitor.key })
+    let visitor = task(10, netns);
+    let enter = |feed: &mut Feed| feed.tell(Observation::Task(visitor.clone()));
+    let leave = |feed: &mut Feed| feed.tell(Observation::TaskReleased { task: visitor.key });
+    let visit = |feed: &mut Feed, ms: u64| {
+        enter(feed);
+        assert!(!searches(&feed.wants(ms)));
+        assert_eq!((idle(feed), feed.map.taskless().count()), (Some(born), 1));
+        leave(feed);
+        assert_eq!((idle(feed), feed.map.taskless().count()), (Some(born), 1));
     };
-    stay(&mut feed, 1);
+    visit(&mut feed, 450);
     assert!(searches(&feed.wants(1_000)), "planned before the visit");
     feed.tell(Observation::HoldersSearched { netns, complete: true });
-    for _ in 0..5 {
-        stay(&mut feed, 100);
-        assert_eq!(idle(&feed), Some(born));
-    }
+    (0..5).for_each(|_| visit(&mut feed, 100));
     assert!(!searches(&feed.wants(200)), "the second is a second after the first");
     assert!(searches(&feed.wants(400)), "as planned before the visits");
-    // A hidden holder is looked for whoever is in it.
-    let holder = Holder::Fd { pid: 20, fd: 3, comm: "agent".into() };
-    feed.tell(Observation::Holder { netns, holder });
-    stay(&mut feed, 1);
-    assert_eq!((idle(&feed), searches(&feed.wants(200))), (Some(born), false));
-    // Who stays has lived there.
-    let left = stay(&mut feed, 500);
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
+    // Who stays lives there.
+    enter(&mut feed);
+    assert!(!searches(&feed.wants(500)));
+    assert_eq!((idle(&feed), feed.map.taskless().count()), (None, 0));
+    assert!(!searches(&feed.wants(10_000)));
+    let left = leave(&mut feed);
     assert_eq!(idle(&feed), Some(left));
+    assert!(!searches(&feed.wants(100)));
+    assert!(searches(&feed.wants(100)));
+    // So does whoever has stayed, though nobody has looked meanwhile.
+    enter(&mut feed);
+    feed.at = feed.at.plus(500 * MS);
+    let left = leave(&mut feed);
+    assert_eq!(idle(&feed), Some(left));
+    // A hidden holder is looked for whoever is in it.
     assert!(searches(&feed.wants(200)));
+    feed.tell(Observation::Holder {
+        netns,
+        holder: Holder::Fd { pid: 20, fd: 3, comm: "agent".into() },
+    });
+    feed.tell(Observation::HoldersSearched { netns, complete: false });
+    enter(&mut feed);
+    assert!(searches(&feed.wants(1_100)));
+    assert_eq!(idle(&feed), None);
 }
 
 #[test]

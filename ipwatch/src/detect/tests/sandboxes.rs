@@ -352,7 +352,10 @@ fn a_leak_that_is_visited_is_found() {
     let mut case = Case::with_runtime();
     let agent = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
     let visit = |case: &mut Case, ms: u64| {
+        let before = case.codes();
         case.at(ms, Observation::Task(agent.clone()));
+        case.wants(ms);
+        assert_eq!(case.codes(), before, "while it is in");
         case.at(ms + 1, Observation::TaskReleased { task: agent.key });
         case.wants(ms + 1);
     };

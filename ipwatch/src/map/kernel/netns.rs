@@ -68,15 +68,15 @@ pub struct Netns {
     pub(super) owner: Option<Owner>,
     /// Who owns its user namespace, once somebody has looked.
     pub(super) user: Option<(u32, bool)>,
-    /// No task has been in it since, but for visits.
+    /// No task has been in it since, but for visitors.
     pub(super) idle_since: Option<BootNs>,
-    /// When the first of the tasks that are in it entered, and since when none had been in it.
-    entered: Option<(BootNs, BootNs)>,
+    /// When the first of the tasks that are in it entered, while they may be visitors.
+    visited_since: Option<BootNs>,
 }
 
-/// A task that leaves a netns without others within this time was a visitor, in ns. Agents (and another ipwatch) enter a
-/// netns for microseconds to look at it, and `ip netns exec` for as long as its command takes: if each of them counted, what
-/// nobody lives in would never have been empty for long.
+/// Who leaves a netns that was empty within this time was a visitor, in ns. Agents (and another ipwatch) enter a netns for
+/// microseconds to look at it, and `ip netns exec` for as long as its command takes: if each of them counted, what nobody
+/// lives in would never have been empty for long.
 const VISIT: u64 = 500_000_000;
 
 /// A link and when it was reported.
@@ -126,23 +126,28 @@ impl Netns {
             owner: None,
             user: None,
             idle_since: Some(at),
-            entered: None,
+            visited_since: None,
         }
     }
 
-    /// A task has entered.
-    pub(super) fn inhabited(&mut self, at: BootNs) {
-        if let Some(idle) = self.idle_since.take() {
-            self.entered = Some((at, idle));
-        }
+    /// A task has entered. If it may be a visitor, returns when it is none any more.
+    pub(super) fn entered(&mut self, at: BootNs) -> Option<BootNs> {
+        self.idle_since?;
+        Some(self.visited_since.get_or_insert(at).plus(VISIT))
+    }
+
+    /// Whoever is in it lives there.
+    pub(super) fn inhabited(&mut self) {
+        (self.idle_since, self.visited_since) = (None, None);
     }
 
     /// The last task has left. Returns whether it was a visitor: then no task has been in the netns for as long as before.
     pub(super) fn deserted(&mut self, at: BootNs) -> bool {
-        let entered = self.entered.take();
-        let visited = entered.filter(|(entered, _)| at.since(*entered) < VISIT);
-        self.idle_since = Some(visited.map_or(at, |(_, idle)| idle));
-        visited.is_some()
+        let visited = self.visited_since.take().is_some_and(|since| at.since(since) < VISIT);
+        if !visited {
+            self.idle_since = Some(at);
+        }
+        visited
     }
 
     pub(in crate::map) fn learn_names(&mut self, names: &NetnsRef) {
@@ -173,7 +178,7 @@ impl Netns {
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());
         self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
-        self.entered = self.entered.or(other.entered).filter(|_| !self.tasks.is_empty());
+        self.visited_since = None;
     }
 
     /// Its links, by index.
@@ -288,7 +293,7 @@ impl Netns {
         self.owner.as_ref()
     }
 
-    /// Since when no task has been in it. A visit ends nothing.
+    /// Since when no task has been in it, but for visitors.
     #[must_use]
     pub fn idle_since(&self) -> Option<BootNs> {
         self.idle_since

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use crate::fact::{BootNs, Look, NetnsRef, Origin, Presence, Progress, Sender, Task, TaskKey};
 
-use crate::map::{Kinds, Netns, NetnsId, NodeMap, Table};
+use crate::map::{Kinds, NetnsId, NodeMap, Table};
 
 /// Maximum number of remembered SIGKILLs: a kill is reported by process, before it is known which of its threads
 /// matter.
@@ -285,17 +285,17 @@ impl NodeMap {
         if let Some(old) = moved_from {
             self.leave_netns(old, &task.key, at);
         }
+        let mut visit = None;
         if let Some(netns) = self.kernel.netns.get_mut(&netns) {
             netns.tasks.insert(task.key, cgroup, is_leaving);
-            netns.inhabited(at);
+            visit = netns.entered(at);
         }
         self.recrowd(netns);
         if fresh || moved_from.is_some() {
             if !task.key.is_leader() {
                 self.kernel.tasks.threads.insert((pid, tid));
             }
-            let searching = self.kernel.netns.get(&netns).is_some_and(Netns::has_hidden_holder);
-            self.scheduler.task_entered(netns, at, searching);
+            self.scheduler.task_entered(netns, at, visit);
             self.doubt_inode(netns, at);
         }
         if moved_from.is_some() {
@@ -369,12 +369,22 @@ impl NodeMap {
             self.recrowd(netns);
             if is_empty && self.kernel.crowd.is_short(netns) {
                 // It has others, which are not kept: one of them will be.
+                self.inhabited(netns);
                 self.scheduler.walk_by(at.plus(LOOKED_FOR_AFTER));
             } else if is_empty {
                 self.emptied(netns, at);
             }
         }
         self.doubt_inode(netns, at);
+    }
+
+    /// Who is in a netns lives there.
+    pub(in crate::map) fn inhabited(&mut self, netns: NetnsId) {
+        let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
+        entry.inhabited();
+        let searching = entry.has_hidden_holder();
+        self.scheduler.inhabited(netns, searching);
+        self.mark_in(netns, Kinds::TASKS);
     }
 
     /// The last task of a netns has left.
