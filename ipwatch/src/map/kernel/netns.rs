@@ -130,10 +130,12 @@ impl Netns {
         }
     }
 
-    /// A task has entered. If it may be a visitor, returns when it is none any more.
+    /// A task has entered. If the netns was empty, returns when it is no visitor any more: the first one never is, for which
+    /// the netns was made.
     pub(super) fn entered(&mut self, at: BootNs) -> Option<BootNs> {
-        self.idle_since?;
-        Some(self.visited_since.get_or_insert(at).plus(VISIT))
+        let is_first = self.idle_since? == self.first_seen;
+        let since = *self.visited_since.get_or_insert(at);
+        Some(if is_first { since } else { since.plus(VISIT) })
     }
 
     /// Whoever is in it lives there.
