@@ -52,13 +52,10 @@ impl<K: Ord + Hash + Copy> Queue<K> {
         }
     }
 
-    /// Removes an entry. Returns when it was due.
-    pub(super) fn cancel(&mut self, key: &K) -> Option<BootNs> {
-        let due = self.due.remove(key);
-        if due.is_some() {
+    pub(super) fn cancel(&mut self, key: &K) {
+        if self.due.remove(key).is_some() {
             self.tidy();
         }
-        due
     }
 
     pub(super) fn pop(&mut self, now: BootNs) -> Option<K> {

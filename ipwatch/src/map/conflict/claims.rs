@@ -649,9 +649,7 @@ impl NodeMap {
         let Claims { due: queue, found: all, .. } = &mut self.conflict.claims;
         match due {
             Some(due) => queue.set(*key, due),
-            None => {
-                queue.cancel(key);
-            }
+            None => queue.cancel(key),
         }
         if found.as_ref() != all.get(key) {
             match found {
