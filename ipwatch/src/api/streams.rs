@@ -95,7 +95,7 @@ impl Streams {
 /// A stream, and who follows it.
 #[derive(Debug, Clone)]
 struct Fan {
-    /// All places are made at the start, as large as what they hold: therefore not the events themselves.
+    /// Holds pointers: the channel makes all its places at the start, each as large as what it holds.
     sender: broadcast::Sender<Arc<Event>>,
     short: Arc<AtomicBool>,
     places: Arc<std::sync::Mutex<Vec<Weak<Place>>>>,

@@ -235,14 +235,17 @@ fn a_task_that_moves_takes_its_hold_along() {
     assert_eq!((holders(&feed, "80"), feed.map.sizes().2), (0, 0));
 }
 
+/// Whether holders are to be searched for.
+fn searches(wants: &[Request]) -> bool {
+    wants.iter().any(|want| matches!(want, Request::Holders { .. }))
+}
+
 /// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
 #[test]
 fn a_visit_ends_no_idleness_and_asks_for_no_search() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
     feed.tell(Observation::Netns { netns });
-    let searches =
-        |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Holders { .. }));
     let idle = |feed: &Feed| feed.map.find(&netns).and_then(|id| feed.map.netns(id)?.idle_since());
     let visitor = task(10, netns);
     let enter = |feed: &mut Feed| feed.tell(Observation::Task(visitor.clone()));
@@ -299,10 +302,8 @@ fn a_netns_without_tasks_is_searched_and_else_held_by_the_kernel() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
     feed.tell(Observation::Netns { netns });
-    let search =
-        |wants: &[Request]| wants.iter().any(|want| matches!(want, Request::Holders { .. }));
-    assert!(!search(&feed.wants(1)), "too early: the first process is not in yet");
-    assert!(search(&feed.wants(1_000)));
+    assert!(!searches(&feed.wants(1)), "too early: the first process is not in yet");
+    assert!(searches(&feed.wants(1_000)));
     let kinds = |feed: &Feed| {
         let view = feed.map.addresses(&Selector::Netns(Some("70".into()))).remove(0);
         view.holders.iter().map(|holder| holder.kind).collect::<Vec<_>>()

@@ -130,8 +130,8 @@ impl Netns {
         }
     }
 
-    /// A task has entered. If the netns was empty, returns when it is no visitor any more: the first one never is, for which
-    /// the netns was made.
+    /// A task has entered. If the netns was empty, returns from when on it counts as one that lives there: at once if it is
+    /// the first one ever, for which the netns was made.
     pub(super) fn entered(&mut self, at: BootNs) -> Option<BootNs> {
         let is_first = self.idle_since? == self.first_seen;
         let since = *self.visited_since.get_or_insert(at);
