@@ -13,6 +13,9 @@ pub struct Lab {
     dir: PathBuf,
 }
 
+/// podman's default network is 10.88.0.0/16, and it creates no other that overlaps it.
+const PODMANS: u8 = 88;
+
 impl Lab {
     /// The lab of this process's test; the runner sets its tag.
     pub fn open() -> anyhow::Result<Self> {
@@ -52,6 +55,7 @@ impl Lab {
     #[must_use]
     pub fn ip(&self, n: u8) -> Ipv4Addr {
         let [.., x, y] = std::process::id().to_be_bytes();
+        let x = if x == PODMANS { PODMANS + 1 } else { x };
         Ipv4Addr::new(10, x, y, n)
     }
 
