@@ -115,7 +115,7 @@ pub(super) struct Pending {
     doubts_from: BootNs,
     search: Queue<NetnsId>,
     search_tries: Table<NetnsId, usize>,
-    /// Netns that were empty and have tasks now, and when these are no visitors any more.
+    /// Netns that were empty and have tasks now, and when to settle whether these are visitors.
     visits: Queue<NetnsId>,
     walk: Option<BootNs>,
     walk_tries: usize,
@@ -250,10 +250,10 @@ impl Pending {
         }
     }
 
-    /// A task has entered; `visit` is until when it may be a visitor. Meanwhile all goes on as it was planned.
-    pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, visit: Option<BootNs>) {
-        if let Some(until) = visit {
-            self.visits.set(id, until);
+    /// A task has entered. While it may be a visitor, all goes on as it was planned.
+    pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, was_empty: bool) {
+        if was_empty && !self.visits.contains(&id) {
+            self.visits.set(id, at);
         }
         self.holder_appeared(id, at);
     }
@@ -538,10 +538,11 @@ impl NodeMap {
         tasks.chain(holders).take(MAX_DOORS).chain([NetnsPath::Handle]).collect()
     }
 
-    /// Who has been in a netns for so long is no visitor.
     fn settle_visits(&mut self, now: BootNs) {
         while let Some(id) = self.scheduler.visits.pop(now) {
-            self.inhabited(id);
+            if let Some(due) = self.settle_visit(id, now) {
+                self.scheduler.visits.set(id, due);
+            }
         }
     }
 

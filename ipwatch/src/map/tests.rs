@@ -242,6 +242,29 @@ fn searches(wants: &[Request]) -> bool {
 
 /// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
 #[test]
+fn a_visit_of_which_is_told_late_ends_no_idleness() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    let idle = |feed: &Feed| feed.map.find(&netns).and_then(|id| feed.map.netns(id)?.idle_since());
+    let visitor = task(10, netns);
+    feed.tell(Observation::Task(visitor.clone()));
+    let emptied = feed.tell(Observation::TaskReleased { task: visitor.key });
+    // It left a millisecond later; the map is told of its coming after 2 s, and of its leaving later still.
+    for later in [0, 100, 2_000] {
+        let entered = feed.at.plus(MS);
+        feed.tell_at(entered, Origin::Probe, Observation::Task(visitor.clone()));
+        feed.wants(2_000);
+        assert_eq!(idle(&feed), Some(emptied));
+        feed.wants(later);
+        assert_eq!(idle(&feed).is_some(), later < 500);
+        let left = Observation::TaskReleased { task: visitor.key };
+        feed.tell_at(entered.plus(MS), Origin::Probe, left);
+        assert_eq!((idle(&feed), feed.map.taskless().count()), (Some(emptied), 1));
+    }
+}
+
+#[test]
 fn a_visit_ends_no_idleness_and_asks_for_no_search() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
@@ -273,6 +296,7 @@ fn a_visit_ends_no_idleness_and_asks_for_no_search() {
     feed.tell(Observation::HoldersSearched { netns, complete: true });
     // Who stays lives there.
     enter(&mut feed);
+    feed.wants(1);
     assert!(!searches(&feed.wants(500)));
     assert_eq!((idle(&feed), feed.map.taskless().count()), (None, 0));
     assert!(!searches(&feed.wants(10_000)));
@@ -293,6 +317,7 @@ fn a_visit_ends_no_idleness_and_asks_for_no_search() {
     });
     feed.tell(Observation::HoldersSearched { netns, complete: false });
     enter(&mut feed);
+    feed.wants(1);
     assert!(searches(&feed.wants(1_100)));
     assert_eq!(idle(&feed), None);
 }

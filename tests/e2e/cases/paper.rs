@@ -143,8 +143,11 @@ fn a_leak_that_is_visited_all_the_time(lab: &Lab) {
         over.store(true, Ordering::Relaxed);
         finding
     });
-    assert_eq!(only_holder(&finding)["kind"], "mount", "{finding:#?}");
-    assert!(!daemon.log().contains("resolved: netns-leaked"), "a visit ends no leak");
+    // Besides, the visitor has the file open that it enters by.
+    let holders = finding["holders"].as_array().unwrap();
+    assert!(holders.iter().any(|holder| holder["kind"] == "mount"), "{finding:#?}");
+    let log = daemon.log();
+    assert!(!log.contains("resolved: netns-leaked"), "a visit ends no leak: {log}");
     netns.unname();
     daemon.await_resolved(&finding, SOON);
 }

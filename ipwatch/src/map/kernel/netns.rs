@@ -70,8 +70,19 @@ pub struct Netns {
     pub(super) user: Option<(u32, bool)>,
     /// No task has been in it since, but for visitors.
     pub(super) idle_since: Option<BootNs>,
-    /// When the first of the tasks that are in it entered, while they may be visitors.
-    visited_since: Option<BootNs>,
+    /// The stay of those who entered it when it was empty.
+    stay: Option<Stay>,
+}
+
+/// A stay in a netns that was empty.
+#[derive(Debug, Clone, Copy)]
+struct Stay {
+    /// When the first task entered.
+    since: BootNs,
+    /// Since when the netns had been empty then.
+    was_idle: BootNs,
+    /// When it is no visit any more, unless its end is told by then.
+    settles: Option<BootNs>,
 }
 
 /// Who leaves a netns that was empty within this time was a visitor, in ns. Agents (and another ipwatch) enter a netns for
@@ -126,30 +137,38 @@ impl Netns {
             owner: None,
             user: None,
             idle_since: Some(at),
-            visited_since: None,
+            stay: None,
         }
     }
 
-    /// A task has entered. If the netns was empty, returns from when on it counts as one that lives there: at once if it is
-    /// the first one ever, for which the netns was made.
-    pub(super) fn entered(&mut self, at: BootNs) -> Option<BootNs> {
-        let is_first = self.idle_since? == self.first_seen;
-        let since = *self.visited_since.get_or_insert(at);
-        Some(if is_first { since } else { since.plus(VISIT) })
+    /// A task has entered. Returns whether the netns was empty. Whoever enters may be a visitor then, but for the first one
+    /// ever, for whom the netns was made.
+    pub(super) fn entered(&mut self, at: BootNs) -> bool {
+        let Some(was_idle) = self.idle_since else { return false };
+        if was_idle != self.first_seen {
+            self.stay.get_or_insert(Stay { since: at, was_idle, settles: None });
+        }
+        true
+    }
+
+    /// When whoever is in it counts as one that lives there; `None`: now. A visit is timed from when this is first asked,
+    /// not from when it began: the news of its end may be as late as that of its beginning.
+    pub(super) fn settles(&mut self, now: BootNs) -> Option<BootNs> {
+        let stay = self.stay.as_mut()?;
+        Some(*stay.settles.get_or_insert(now.plus(VISIT))).filter(|due| now < *due)
     }
 
     /// Whoever is in it lives there.
     pub(super) fn inhabited(&mut self) {
-        (self.idle_since, self.visited_since) = (None, None);
+        self.idle_since = None;
     }
 
-    /// The last task has left. Returns whether it was a visitor: then no task has been in the netns for as long as before.
+    /// The last task has left. Returns whether it was a visitor: then no task has been in the netns for as long as before,
+    /// also if news of its leaving came so late that it counted as one that lives there.
     pub(super) fn deserted(&mut self, at: BootNs) -> bool {
-        let visited = self.visited_since.take().is_some_and(|since| at.since(since) < VISIT);
-        if !visited {
-            self.idle_since = Some(at);
-        }
-        visited
+        let visit = self.stay.take().filter(|stay| at.since(stay.since) < VISIT);
+        self.idle_since = Some(visit.map_or(at, |stay| stay.was_idle));
+        visit.is_some()
     }
 
     pub(in crate::map) fn learn_names(&mut self, names: &NetnsRef) {
@@ -180,7 +199,7 @@ impl Netns {
         self.tasks.append(&mut other.tasks);
         self.owner = self.owner.take().or(other.owner.take());
         self.idle_since = self.idle_since.max(other.idle_since).filter(|_| self.tasks.is_empty());
-        self.visited_since = None;
+        self.stay = None;
     }
 
     /// Its links, by index.

@@ -285,17 +285,17 @@ impl NodeMap {
         if let Some(old) = moved_from {
             self.leave_netns(old, &task.key, at);
         }
-        let mut visit = None;
+        let mut was_empty = false;
         if let Some(netns) = self.kernel.netns.get_mut(&netns) {
             netns.tasks.insert(task.key, cgroup, is_leaving);
-            visit = netns.entered(at);
+            was_empty = netns.entered(at);
         }
         self.recrowd(netns);
         if fresh || moved_from.is_some() {
             if !task.key.is_leader() {
                 self.kernel.tasks.threads.insert((pid, tid));
             }
-            self.scheduler.task_entered(netns, at, visit);
+            self.scheduler.task_entered(netns, at, was_empty);
             self.doubt_inode(netns, at);
         }
         if moved_from.is_some() {
@@ -378,8 +378,17 @@ impl NodeMap {
         self.doubt_inode(netns, at);
     }
 
+    /// Settles whether who entered a netns when it was empty lives there, or returns when to settle it.
+    pub(in crate::map) fn settle_visit(&mut self, netns: NetnsId, now: BootNs) -> Option<BootNs> {
+        let due = self.kernel.netns.get_mut(&netns)?.settles(now);
+        if due.is_none() {
+            self.inhabited(netns);
+        }
+        due
+    }
+
     /// Who is in a netns lives there.
-    pub(in crate::map) fn inhabited(&mut self, netns: NetnsId) {
+    fn inhabited(&mut self, netns: NetnsId) {
         let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
         entry.inhabited();
         let searching = entry.has_hidden_holder();
