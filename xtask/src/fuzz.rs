@@ -39,8 +39,10 @@ const USER_HZ: u64 = 100;
 /// A plateau: in so many rounds at most one branch in so many was new.
 const BARREN: usize = 5;
 const FEW: u64 = 1_000;
-/// Maximum length of an input that is kept, in bytes.
-const LONGEST: u32 = 4_096;
+/// Maximum length of an input, and of one that is kept unless it is a bolt file, in bytes. A bolt file has at least
+/// 64 KiB, of which little is left when it is packed.
+const LONGEST: u32 = 65_536;
+const LONGEST_KEPT: u32 = 4_096;
 
 /// Real bolt files, used as seeds.
 const BOLT_FILES: &str = "ipwatch/src/sources/ipam/bolt/fixtures";
@@ -142,10 +144,10 @@ impl<'a> Target<'a> {
             "bolt" => place::repository().join(BOLT_FILES),
             _ => dir.join("seeds").join(name),
         };
-        let kept = dir.join("corpora").join(format!("{name}.tar.gz"));
+        let kept = dir.join("corpora").join(format!("{name}.tar.xz"));
         if kept.exists() {
             let mut tar = Command::new("tar");
-            shell::run(tar.arg("-xzf").arg(&kept).arg("-C").arg(&corpus))?;
+            shell::run(tar.arg("-xJf").arg(&kept).arg("-C").arg(&corpus))?;
         }
         Ok(Self { name, bin: bins.join(name), corpus, seeds, kept, artifacts })
     }
@@ -192,26 +194,23 @@ impl<'a> Target<'a> {
 
     /// Writes the archive: a small part of the corpus that reaches all that the corpus reaches.
     fn keep(&self) -> Result<()> {
-        // Bolt files are long, and made by the real daemons.
-        if self.name == "bolt" {
-            return Ok(());
-        }
         let merged = place::target().join("fuzz/merged").join(self.name);
         let _ = std::fs::remove_dir_all(&merged);
         std::fs::create_dir_all(&merged).with_context(|| merged.display().to_string())?;
         let mut merge = Command::new(&self.bin);
-        merge.args(["-set_cover_merge=1", "-verbosity=0"]).arg(format!("-max_len={LONGEST}"));
+        let longest = if self.name == "bolt" { LONGEST } else { LONGEST_KEPT };
+        merge.args(["-set_cover_merge=1", "-verbosity=0"]).arg(format!("-max_len={longest}"));
         merge.arg(&merged).args(Some(&self.seeds).filter(|seeds| seeds.exists()));
         let output = merge.arg(&self.corpus).output()?;
         anyhow::ensure!(output.status.success(), "{}: the corpus does not merge", self.name);
         if let Some(dir) = self.kept.parent() {
             std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         }
-        let new = merged.with_extension("tar.gz");
+        let new = merged.with_extension("tar.xz");
         // The same inputs make the same archive: libFuzzer names them by their content.
         let mut tar = Command::new("tar");
         tar.args(["--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
-        tar.args(["--mode=0644", "--use-compress-program=gzip -9n", "-cf"]).arg(&new);
+        tar.args(["--mode=0644", "--use-compress-program=xz -9e", "-cf"]).arg(&new);
         let names = std::fs::read_dir(&merged)?.flatten().map(|entry| entry.file_name());
         let mut names: Vec<_> = names.collect();
         names.sort();
@@ -229,8 +228,8 @@ impl<'a> Target<'a> {
         command.arg(&self.corpus).args(Some(&self.seeds).filter(|seeds| seeds.exists()));
         command.arg(format!("-max_total_time={seconds}"));
         command.arg(format!("-artifact_prefix={}/", self.artifacts.display()));
-        // Also finds slowness and unbounded memory. Bolt files have at least 64 KiB.
-        command.args(["-timeout=10", "-rss_limit_mb=1024", "-max_len=65536"]);
+        // Also finds slowness and unbounded memory.
+        command.args(["-timeout=10", "-rss_limit_mb=1024"]).arg(format!("-max_len={LONGEST}"));
         command.arg("-print_final_stats=1");
         let output = command.output().with_context(|| self.bin.display().to_string())?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

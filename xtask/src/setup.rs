@@ -36,8 +36,8 @@ pub(crate) const E2E: &[&str] = &[
 ];
 /// For a program that writes bolt files with the original library.
 pub(crate) const BOLT: &[&str] = &["golang-go", "golang-github-coreos-bbolt-dev"];
-/// libFuzzer is C++.
-pub(crate) const FUZZ: &[&str] = &["gcc", "g++", "libc6-dev"];
+/// libFuzzer is C++; corpora are packed with xz.
+pub(crate) const FUZZ: &[&str] = &["gcc", "g++", "libc6-dev", "xz-utils"];
 /// For the end-to-end tests as well; but any dockerd suffices, and an installed one may conflict with Debian's.
 pub(crate) const DOCKER: &[&str] = &["docker.io"];
 /// For the VMs.
