@@ -240,17 +240,20 @@ fn searches(wants: &[Request]) -> bool {
     wants.iter().any(|want| matches!(want, Request::Holders { .. }))
 }
 
-/// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
+fn idle_since(feed: &Feed, netns: &NetnsRef) -> Option<BootNs> {
+    feed.map.netns(feed.map.find(netns)?)?.idle_since()
+}
+
 #[test]
 fn a_visit_of_which_is_told_late_ends_no_idleness() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
     feed.tell(Observation::Netns { netns });
-    let idle = |feed: &Feed| feed.map.find(&netns).and_then(|id| feed.map.netns(id)?.idle_since());
+    let idle = |feed: &Feed| idle_since(feed, &netns);
     let visitor = task(10, netns);
     feed.tell(Observation::Task(visitor.clone()));
     let emptied = feed.tell(Observation::TaskReleased { task: visitor.key });
-    // It left a millisecond later; the map is told of its coming after 2 s, and of its leaving later still.
+    // It left a millisecond later; the map is told 2 s after it came, and that it left later still.
     for later in [0, 100, 2_000] {
         let entered = feed.at.plus(MS);
         feed.tell_at(entered, Origin::Probe, Observation::Task(visitor.clone()));
@@ -264,12 +267,13 @@ fn a_visit_of_which_is_told_late_ends_no_idleness() {
     }
 }
 
+/// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
 #[test]
 fn a_visit_ends_no_idleness_and_asks_for_no_search() {
     let mut feed = Feed::new(ALL);
     let netns = full(7, 70, 3);
     feed.tell(Observation::Netns { netns });
-    let idle = |feed: &Feed| feed.map.find(&netns).and_then(|id| feed.map.netns(id)?.idle_since());
+    let idle = |feed: &Feed| idle_since(feed, &netns);
     let visitor = task(10, netns);
     let enter = |feed: &mut Feed| feed.tell(Observation::Task(visitor.clone()));
     let leave = |feed: &mut Feed| feed.tell(Observation::TaskReleased { task: visitor.key });

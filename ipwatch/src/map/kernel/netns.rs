@@ -81,7 +81,7 @@ struct Stay {
     since: BootNs,
     /// Since when the netns had been empty then.
     was_idle: BootNs,
-    /// When it is no visit any more, unless its end is told by then.
+    /// When those who are still in it count as ones that live there; unknown until the map first looks.
     settles: Option<BootNs>,
 }
 
@@ -163,8 +163,8 @@ impl Netns {
         self.idle_since = None;
     }
 
-    /// The last task has left. Returns whether it was a visitor: then no task has been in the netns for as long as before,
-    /// also if news of its leaving came so late that it counted as one that lives there.
+    /// The last task has left. Returns whether it was a visitor. Then the netns has been empty for as long as before, even if
+    /// this is told so late that the visitor already counted as one that lives there.
     pub(super) fn deserted(&mut self, at: BootNs) -> bool {
         let visit = self.stay.take().filter(|stay| at.since(stay.since) < VISIT);
         self.idle_since = Some(visit.map_or(at, |stay| stay.was_idle));

@@ -378,7 +378,8 @@ impl NodeMap {
         self.doubt_inode(netns, at);
     }
 
-    /// Settles whether who entered a netns when it was empty lives there, or returns when to settle it.
+    /// A netns that was empty is inhabited now if its visitors have stayed for long enough; otherwise returns when they will
+    /// have.
     pub(in crate::map) fn settle_visit(&mut self, netns: NetnsId, now: BootNs) -> Option<BootNs> {
         let due = self.kernel.netns.get_mut(&netns)?.settles(now);
         if due.is_none() {
