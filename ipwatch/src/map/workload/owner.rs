@@ -440,12 +440,14 @@ impl NodeMap {
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         let cached = entry.owner().and_then(|owner| self.attachment_of(&owner.sandbox)?.made);
         let cached = cached.and_then(|made| u64::try_from(made.saturating_sub(offset)).ok());
+        let known = cached.map_or(entry.first_seen, |made| entry.first_seen.min(BootNs(made)));
         // A task that came from elsewhere may be older than the netns; a container's own process is not.
         let own = |path: &str| is_kubelets_own(path) && attribution(path).is_some();
-        let tasks = entry.cgroups().filter(|(_, cgroup)| cgroup.is_some_and(own));
-        let tasks = tasks.map(|(task, _)| task.start.saturating_mul(TICK)).min();
-        let known = [cached, tasks];
-        known.into_iter().flatten().map(BootNs).fold(entry.first_seen, BootNs::min)
+        entry.cgroups().fold(known, |born, (task, cgroup)| {
+            let start = BootNs(task.start.saturating_mul(TICK));
+            // The time first: it is cheaper than to read a path, and few tasks are older than what is known.
+            if start < born && cgroup.is_some_and(own) { start } else { born }
+        })
     }
 
     /// Whether another look would decide about something suspicious.
