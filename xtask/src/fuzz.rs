@@ -1,15 +1,19 @@
 //! `cargo xtask fuzz`: libFuzzer on every parser of foreign bytes and on the engine, with the stable compiler.
 //!
-//! `--plateau` runs each target until five minutes, for which it had a core, have found at most one new branch in a
-//! thousand; four hours at most.
+//! `--plateau` runs each target until five minutes of CPU time have found at most one new branch in a thousand; four
+//! hours at most. To read a corpus again does not count: it takes some targets longer than a minute.
 //! `--keep` keeps what reached code, as `--plateau` does: in `fuzz/corpora`, an archive for each target, from where every
 //! later run starts as well as from `fuzz/seeds`, which people wrote.
 //!
 //! The coverage instrumentation that guides libFuzzer needs only flags of the stable compiler. Sanitizers need
 //! nightly, and find nothing in code without `unsafe`. `cargo fuzz` runs the same targets.
 
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -28,12 +32,14 @@ const FLAGS: &[&str] = &[
 /// Default duration for each target, in seconds.
 const SECONDS: u32 = 60;
 
-/// Length of a run on the way to a plateau, in seconds, and runs at most.
-const ROUND: u32 = 60;
+/// Length of a round on the way to a plateau, in seconds of CPU time, and rounds at most. On a busy machine the silence of
+/// a target that had no CPU would pass for a plateau.
+const ROUND: u64 = 60;
 const MOST_ROUNDS: usize = 4 * 60;
-/// A round has at least this much CPU time, in seconds: on a busy machine several runs make one, or the silence of a
-/// target that had no CPU would pass for a plateau.
-const WORKED: u64 = 45;
+/// How often the CPU time is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Lines that are shown of what libFuzzer said before it fell over.
+const TAIL: usize = 40;
 /// Ticks in a second, in what procfs reports: the same on every architecture that ipwatch runs on.
 const USER_HZ: u64 = 100;
 /// A plateau: in so many rounds at most one branch in so many was new.
@@ -170,26 +176,52 @@ impl<'a> Target<'a> {
 
     /// Runs until hardly anything new is found.
     fn to_plateau(&self) -> Result<Tally> {
-        let (mut covered, mut counted) = (Vec::new(), cpu_seconds_of_children()?);
-        for _ in 0..MOST_ROUNDS {
-            let said = match self.round(ROUND)? {
-                Ok(said) => said,
-                Err(failed) => return Ok(failed),
-            };
-            let reached = coverage(&said).with_context(|| format!("{}: no coverage", self.name))?;
-            let worked = cpu_seconds_of_children()?;
-            if worked - counted >= WORKED {
+        let mut child = self.libfuzzer().stderr(Stdio::piped()).spawn()?;
+        let followed = self.follow(&mut child);
+        // Every input that reached something was written when it was found.
+        let _ = child.kill();
+        child.wait()?;
+        let covered = match followed? {
+            Ok(covered) => covered,
+            Err(tail) => {
+                tail.iter().for_each(|line| println!("{line}"));
+                return Ok(self.fell_over());
+            }
+        };
+        let what = if is_plateau(&covered) { "a plateau" } else { "no plateau yet" };
+        let minutes = covered.len().saturating_sub(1);
+        let branches = covered.last().copied().unwrap_or_default();
+        println!("ok      {}: {what} after {minutes} min, {branches} branches", self.name);
+        Ok(Tally::pass())
+    }
+
+    /// Returns the branches that were reached before the first round and after each one, or the last lines if the
+    /// target fell over.
+    fn follow(&self, child: &mut Child) -> Result<Result<Vec<u64>, VecDeque<String>>> {
+        let said = lines_of(child)?;
+        let (mut reached, mut counted, mut covered) = (0, 0, Vec::new());
+        let mut tail = VecDeque::new();
+        while covered.len() <= MOST_ROUNDS && !is_plateau(&covered) {
+            match said.recv_timeout(LOOK) {
+                Ok(line) => {
+                    reached = coverage(&line).unwrap_or(reached);
+                    if line.contains("\tINITED ") {
+                        covered.push(reached);
+                        counted = cpu_seconds(child.id())?;
+                    }
+                    tail.push_back(line);
+                    tail.drain(..tail.len().saturating_sub(TAIL));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(Err(tail)),
+            }
+            let worked = cpu_seconds(child.id())?;
+            if !covered.is_empty() && worked >= counted + ROUND {
                 covered.push(reached);
                 counted = worked;
             }
-            if is_plateau(&covered) {
-                break;
-            }
         }
-        let what = if is_plateau(&covered) { "a plateau" } else { "no plateau yet" };
-        let (minutes, branches) = (covered.len(), covered.last().copied().unwrap_or_default());
-        println!("ok      {}: {what} after {minutes} min, {branches} branches", self.name);
-        Ok(Tally::pass())
+        Ok(Ok(covered))
     }
 
     /// Writes the archive: a small part of the corpus that reaches all that the corpus reaches.
@@ -224,40 +256,66 @@ impl<'a> Target<'a> {
 
     /// Runs for so long. Returns what libFuzzer said, or the failure.
     fn round(&self, seconds: u32) -> Result<Result<String, Tally>> {
-        let mut command = Command::new(&self.bin);
-        command.arg(&self.corpus).args(Some(&self.seeds).filter(|seeds| seeds.exists()));
+        let mut command = self.libfuzzer();
         command.arg(format!("-max_total_time={seconds}"));
-        command.arg(format!("-artifact_prefix={}/", self.artifacts.display()));
-        // Also finds slowness and unbounded memory.
-        command.args(["-timeout=10", "-rss_limit_mb=1024"]).arg(format!("-max_len={LONGEST}"));
-        command.arg("-print_final_stats=1");
         let output = command.output().with_context(|| self.bin.display().to_string())?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
             return Ok(Ok(said));
         }
-        let tail: Vec<&str> = said.lines().rev().take(40).collect();
+        let tail: Vec<&str> = said.lines().rev().take(TAIL).collect();
         tail.iter().rev().for_each(|line| println!("{line}"));
+        Ok(Err(self.fell_over()))
+    }
+
+    /// A run without an end.
+    fn libfuzzer(&self) -> Command {
+        let mut command = Command::new(&self.bin);
+        command.arg(&self.corpus).args(Some(&self.seeds).filter(|seeds| seeds.exists()));
+        command.arg(format!("-artifact_prefix={}/", self.artifacts.display()));
+        // Also finds slowness and unbounded memory.
+        command.args(["-timeout=10", "-rss_limit_mb=1024"]).arg(format!("-max_len={LONGEST}"));
+        command.arg("-print_final_stats=1");
+        command
+    }
+
+    fn fell_over(&self) -> Tally {
         let at = self.artifacts.display();
-        Ok(Err(Tally::failure(&format!("{}: what it fell over is in {at}", self.name))))
+        Tally::failure(&format!("{}: what it fell over is in {at}", self.name))
     }
 }
 
-/// CPU time of all children that have ended and were waited for, in seconds.
-fn cpu_seconds_of_children() -> Result<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").context("/proc/self/stat")?;
-    children_ticks(&stat).map(|ticks| ticks / USER_HZ).context("/proc/self/stat has no cutime")
+/// What a child writes to stderr, by line, until it ends.
+fn lines_of(child: &mut Child) -> Result<Receiver<String>> {
+    let stderr = BufReader::new(child.stderr.take().context("stderr is no pipe")?);
+    let (lines, received) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in stderr.split(b'\n').map_while(Result::ok) {
+            if lines.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(received)
 }
 
-/// `cutime` and `cstime`, the 16th and 17th fields of `/proc/PID/stat`, in ticks of [`USER_HZ`]: proc_pid_stat(5).
-fn children_ticks(stat: &str) -> Option<u64> {
+/// CPU time of a process, in seconds.
+fn cpu_seconds(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    ticks(&stat).map(|ticks| ticks / USER_HZ).with_context(|| format!("{path} has no utime"))
+}
+
+/// `utime` and `stime`, the 14th and 15th fields of `/proc/PID/stat`, in ticks of [`USER_HZ`]: proc_pid_stat(5).
+fn ticks(stat: &str) -> Option<u64> {
     // The second field, the name of the program, may have spaces.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(13);
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
     let [user, system] = [fields.next()?, fields.next()?].map(str::parse::<u64>);
     Some(user.ok()? + system.ok()?)
 }
 
-/// Whether the last rounds, each with the branches that were reached by its end, have found hardly anything.
+/// Whether the last rounds, of which the branches that were reached by the end of each are given, have found hardly
+/// anything.
 fn is_plateau(covered: &[u64]) -> bool {
     let Some((before, [.., last])) = covered.split_last_chunk::<BARREN>() else { return false };
     before.last().is_some_and(|before| last.saturating_sub(*before) <= last / FEW)
@@ -296,11 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_of_children_is_the_sum_of_two_fields() {
-        let stat = "4711 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 130 14 20 0 1 0 42";
-        assert_eq!(children_ticks(stat), Some(144));
-        assert_eq!(children_ticks("4711 (xtask) S 1 2"), None);
-        assert!(cpu_seconds_of_children().is_ok());
+    fn cpu_time_is_the_sum_of_two_fields() {
+        let stat = "4711 (a ) b) S 1 2 3 4 5 6 7 8 9 10 130 14 11 12 20 0 1 0 42";
+        assert_eq!(ticks(stat), Some(144));
+        assert_eq!(ticks("4711 (xtask) S 1 2"), None);
+        assert!(cpu_seconds(std::process::id()).is_ok());
     }
 
     #[test]
