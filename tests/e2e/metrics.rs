@@ -32,7 +32,8 @@ const RULES: [(&str, &str); 2] = [
     ("recording.yml", include_str!("../../deploy/prometheus/recording.yml")),
     ("alerts.yml", include_str!("../../deploy/prometheus/alerts.yml")),
 ];
-const RULE_TESTS: [(&str, &str); 3] = [
+const RULE_TESTS: [(&str, &str); 4] = [
+    ("clusters.test.yml", include_str!("../../deploy/prometheus/clusters.test.yml")),
     ("findings.test.yml", include_str!("../../deploy/prometheus/findings.test.yml")),
     ("fleet.test.yml", include_str!("../../deploy/prometheus/fleet.test.yml")),
     ("itself.test.yml", include_str!("../../deploy/prometheus/itself.test.yml")),

@@ -108,7 +108,10 @@ fn documents(root: &Path) -> Result<()> {
             let name = entry.file_name().to_string_lossy().into_owned();
             // Tests of the rules are for developers.
             if entry.file_type()?.is_file() && !name.ends_with(".test.yml") {
-                file(entry.path(), &format!("{DOC}/{part}/{name}"))?;
+                // The program of node-problem-detector is run from wherever somebody copies it to.
+                let runs = entry.metadata()?.permissions().mode() & 0o100 != 0;
+                let mode = if runs { 0o755 } else { 0o644 };
+                install(&entry.path(), &root.join(format!("{DOC}/{part}/{name}")), mode)?;
             }
         }
     }
@@ -140,11 +143,12 @@ pub(super) fn compress(file: &Path) -> Result<()> {
 }
 
 /// Sets modes that do not depend on the umask of the build: of directories (five digits also clear setgid), and of
-/// generated files.
+/// generated files. What can be run (`X`) stays so.
 pub(super) fn settle(root: &Path) -> Result<()> {
     run(command(&["find"]).arg(root).args(["-type", "d", "-exec", "chmod", "00755", "{}", "+"]))?;
     let share = root.join("usr/share");
-    run(command(&["find"]).arg(share).args(["-type", "f", "-exec", "chmod", "0644", "{}", "+"]))
+    let modes = "u=rwX,go=rX";
+    run(command(&["find"]).arg(share).args(["-type", "f", "-exec", "chmod", modes, "{}", "+"]))
 }
 
 fn copyright(repository: &Path) -> Result<String> {
@@ -202,6 +206,18 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
         assert!(all > 100, "only {all} links were found");
         assert!(dead.is_empty(), "{}", dead.join("\n"));
+    }
+
+    #[test]
+    fn a_program_among_the_documents_can_be_run() {
+        let root = std::env::temp_dir().join(format!("xtask-program-{}", std::process::id()));
+        documents(&root).unwrap();
+        settle(&root).unwrap();
+        let part = root.join(DOC).join("deploy/node-problem-detector");
+        let mode = |name: &str| fs::metadata(part.join(name)).unwrap().permissions().mode() & 0o777;
+        let modes = (mode("ipwatch-condition"), mode("ipwatch.json"));
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(modes, (0o755, 0o644));
     }
 
     #[test]
