@@ -252,10 +252,17 @@ impl Pending {
 
     /// A task has entered. While it may be a visitor, all goes on as it was planned.
     pub(super) fn task_entered(&mut self, id: NetnsId, at: BootNs, was_empty: bool) {
-        if was_empty && !self.visits.contains(&id) {
-            self.visits.set(id, at);
+        if was_empty {
+            self.visited(id, at);
         }
         self.holder_appeared(id, at);
+    }
+
+    /// Whoever is in it, which was empty, may be a visitor.
+    pub(super) fn visited(&mut self, id: NetnsId, at: BootNs) {
+        if !self.visits.contains(&id) {
+            self.visits.set(id, at);
+        }
     }
 
     /// Tasks live in it. It needs no search, unless a holder found earlier must be checked for its release (`searching`).
@@ -266,11 +273,11 @@ impl Pending {
         }
     }
 
-    /// The last task has left. After a visit the searches go on as they were planned: otherwise two that look into the same
-    /// netns, such as two ipwatch, would make each other look for ever.
-    pub(super) fn emptied(&mut self, id: NetnsId, at: BootNs, visited: bool) {
+    /// The last task has left. After a visit that changed nothing (`is_same`) the searches go on as they were planned:
+    /// otherwise two that look into the same netns, such as two ipwatch, would make each other look for ever.
+    pub(super) fn emptied(&mut self, id: NetnsId, at: BootNs, is_same: bool) {
         self.visits.cancel(&id);
-        if !visited || !self.search.contains(&id) {
+        if !is_same || !self.search.contains(&id) {
             self.search_tries.remove(&id);
             self.search.set(id, at.plus(SEARCH_AFTER_EMPTIED));
         }
@@ -336,13 +343,14 @@ type Step = fn(&mut NodeMap, &mut Turn<'_>) -> Option<BootNs>;
 
 /// The steps of an agenda, in order: each reads the results of the earlier ones.
 const STEPS: &[Step] = &[
-    // Owners first: what a runtime, a store or a neighbour reports of a sandbox is applied to its netns.
-    |map, turn| {
-        map.settle_owners(turn.thresholds);
-        None
-    },
+    // Who may own a netns depends on who lives in it.
     |map, turn| {
         map.settle_visits(turn.now);
+        None
+    },
+    // Then the owners: what a runtime, a store or a neighbour reports of a sandbox is applied to its netns.
+    |map, turn| {
+        map.settle_owners(turn.thresholds);
         None
     },
     |map, turn| {

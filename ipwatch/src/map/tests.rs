@@ -1,6 +1,6 @@
 //! Rules of the map, one test each. `detail`: sources that report less than others; `order`: events out of order; `incomplete`: events
 //! that one netns lost; `census`: more netns than are kept;
-//! `model`: random sequences; `topology`: links and routes; `reach`: who can reach whom.
+//! `model`: random sequences; `visits`: who enters a netns that is empty; `topology`: links and routes; `reach`: who can reach whom.
 
 mod addresses;
 mod blocks;
@@ -22,6 +22,7 @@ mod reach;
 mod runs;
 mod topology;
 mod verdict;
+mod visits;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -143,6 +144,11 @@ fn mounted_at(path: &str) -> Holder {
     }
 }
 
+/// Whether holders are to be searched for.
+fn searches(wants: &[Request]) -> bool {
+    wants.iter().any(|want| matches!(want, Request::Holders { .. }))
+}
+
 const ALL: Sight =
     Sight { teardown_end: true, release: true, addresses: true, calls: true, tasks: true };
 const NONE: Sight =
@@ -233,97 +239,6 @@ fn a_task_that_moves_takes_its_hold_along() {
     assert_eq!((holders(&feed, "70"), holders(&feed, "80")), (0, 1));
     feed.tell(Observation::Task(task(10, HOST)));
     assert_eq!((holders(&feed, "80"), feed.map.sizes().2), (0, 0));
-}
-
-/// Whether holders are to be searched for.
-fn searches(wants: &[Request]) -> bool {
-    wants.iter().any(|want| matches!(want, Request::Holders { .. }))
-}
-
-fn idle_since(feed: &Feed, netns: &NetnsRef) -> Option<BootNs> {
-    feed.map.netns(feed.map.find(netns)?)?.idle_since()
-}
-
-#[test]
-fn a_visit_of_which_is_told_late_ends_no_idleness() {
-    let mut feed = Feed::new(ALL);
-    let netns = full(7, 70, 3);
-    feed.tell(Observation::Netns { netns });
-    let idle = |feed: &Feed| idle_since(feed, &netns);
-    let visitor = task(10, netns);
-    feed.tell(Observation::Task(visitor.clone()));
-    let emptied = feed.tell(Observation::TaskReleased { task: visitor.key });
-    // It left a millisecond later; the map is told 2 s after it came, and that it left later still.
-    for later in [0, 100, 2_000] {
-        let entered = feed.at.plus(MS);
-        feed.tell_at(entered, Origin::Probe, Observation::Task(visitor.clone()));
-        feed.wants(2_000);
-        assert_eq!(idle(&feed), Some(emptied));
-        feed.wants(later);
-        assert_eq!(idle(&feed).is_some(), later < 500);
-        let left = Observation::TaskReleased { task: visitor.key };
-        feed.tell_at(entered.plus(MS), Origin::Probe, left);
-        assert_eq!((idle(&feed), feed.map.taskless().count()), (Some(emptied), 1));
-    }
-}
-
-/// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
-#[test]
-fn a_visit_ends_no_idleness_and_asks_for_no_search() {
-    let mut feed = Feed::new(ALL);
-    let netns = full(7, 70, 3);
-    feed.tell(Observation::Netns { netns });
-    let idle = |feed: &Feed| idle_since(feed, &netns);
-    let visitor = task(10, netns);
-    let enter = |feed: &mut Feed| feed.tell(Observation::Task(visitor.clone()));
-    let leave = |feed: &mut Feed| feed.tell(Observation::TaskReleased { task: visitor.key });
-    // The first one is whom the netns was made for.
-    enter(&mut feed);
-    feed.wants(1);
-    assert_eq!(idle(&feed), None);
-    let left = leave(&mut feed);
-    assert_eq!(idle(&feed), Some(left));
-    assert!(searches(&feed.wants(200)));
-    feed.tell(Observation::HoldersSearched { netns, complete: true });
-    let visit = |feed: &mut Feed, ms: u64| {
-        enter(feed);
-        assert!(!searches(&feed.wants(ms)));
-        assert_eq!((idle(feed), feed.map.taskless().count()), (Some(left), 1));
-        leave(feed);
-        assert_eq!((idle(feed), feed.map.taskless().count()), (Some(left), 1));
-    };
-    (0..5).for_each(|_| visit(&mut feed, 100));
-    assert!(!searches(&feed.wants(200)), "the second is a second after the first");
-    visit(&mut feed, 400);
-    assert!(!searches(&feed.wants(200)), "it fell due while somebody was in it");
-    assert!(searches(&feed.wants(200)));
-    feed.tell(Observation::HoldersSearched { netns, complete: true });
-    // Who stays lives there.
-    enter(&mut feed);
-    feed.wants(1);
-    assert!(!searches(&feed.wants(500)));
-    assert_eq!((idle(&feed), feed.map.taskless().count()), (None, 0));
-    assert!(!searches(&feed.wants(10_000)));
-    let left = leave(&mut feed);
-    assert_eq!(idle(&feed), Some(left));
-    assert!(!searches(&feed.wants(100)));
-    assert!(searches(&feed.wants(100)));
-    // So does whoever has stayed, though nobody has looked meanwhile.
-    enter(&mut feed);
-    feed.at = feed.at.plus(500 * MS);
-    let left = leave(&mut feed);
-    assert_eq!(idle(&feed), Some(left));
-    // A hidden holder is looked for whoever is in it.
-    assert!(searches(&feed.wants(200)));
-    feed.tell(Observation::Holder {
-        netns,
-        holder: Holder::Fd { pid: 20, fd: 3, comm: "agent".into() },
-    });
-    feed.tell(Observation::HoldersSearched { netns, complete: false });
-    enter(&mut feed);
-    feed.wants(1);
-    assert!(searches(&feed.wants(1_100)));
-    assert_eq!(idle(&feed), None);
 }
 
 #[test]

@@ -142,10 +142,10 @@ impl Netns {
     }
 
     /// A task has entered. Returns whether the netns was empty. Whoever enters may be a visitor then, but for the first one
-    /// ever, for whom the netns was made.
+    /// of a new netns, for whom it was made: one that has been searched is not new.
     pub(super) fn entered(&mut self, at: BootNs) -> bool {
         let Some(was_idle) = self.idle_since else { return false };
-        if was_idle != self.first_seen {
+        if was_idle != self.first_seen || self.searched.is_some() {
             self.stay.get_or_insert(Stay { since: at, was_idle, settles: None });
         }
         true
@@ -163,12 +163,22 @@ impl Netns {
         self.idle_since = None;
     }
 
-    /// The last task has left. Returns whether it was a visitor. Then the netns has been empty for as long as before, even if
-    /// this is told so late that the visitor already counted as one that lives there.
+    /// The last task has left. If it was a visitor, the netns has been empty for as long as before, even if this is told so
+    /// late that the visitor already counted as one that lives there. Returns whether nothing has changed.
     pub(super) fn deserted(&mut self, at: BootNs) -> bool {
         let visit = self.stay.take().filter(|stay| at.since(stay.since) < VISIT);
-        self.idle_since = Some(visit.map_or(at, |stay| stay.was_idle));
-        visit.is_some()
+        let before = self.idle_since.replace(visit.map_or(at, |stay| stay.was_idle));
+        before.is_some() && before == self.idle_since
+    }
+
+    /// Whether all that are in it may be visitors.
+    pub(in crate::map) fn is_visited(&self) -> bool {
+        self.stay.is_some() && self.idle_since.is_some()
+    }
+
+    /// Whether it was empty before those that are in it entered.
+    pub(in crate::map) fn was_left(&self) -> bool {
+        self.stay.is_some()
     }
 
     pub(in crate::map) fn learn_names(&mut self, names: &NetnsRef) {
@@ -357,7 +367,11 @@ impl NodeMap {
             self.changes.mark(Kinds::ALL);
             self.kernel.teardowns.revived(id);
             self.conflict.rewired();
+            let is_visited = !entry.tasks.is_empty() && entry.idle_since.is_some();
             self.scheduler.netns_appeared(id, at);
+            if is_visited {
+                self.scheduler.visited(id, at);
+            }
         }
     }
 

@@ -394,6 +394,7 @@ impl NodeMap {
         entry.inhabited();
         let searching = entry.has_hidden_holder();
         self.scheduler.inhabited(netns, searching);
+        self.workload.ask_owner(netns);
         self.mark_in(netns, Kinds::TASKS);
     }
 
@@ -401,9 +402,9 @@ impl NodeMap {
     pub(super) fn emptied(&mut self, netns: NetnsId, at: BootNs) {
         self.mark_in(netns, Kinds::TASKS);
         let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
-        let visited = entry.deserted(at);
+        let is_same = entry.deserted(at);
         if entry.dying.is_none() {
-            self.scheduler.emptied(netns, at, visited);
+            self.scheduler.emptied(netns, at, is_same);
         }
         self.workload.ask_owner(netns);
     }

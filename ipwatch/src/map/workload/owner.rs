@@ -202,9 +202,17 @@ impl NodeMap {
             return Some(self.owned(&known.sandbox, known.certainty, known.kubelet));
         }
         let before = entry.owner().filter(|known| !self.is_anothers(entry, &known.sandbox));
-        self.owner_by_cgroup(entry)
-            .map(|(id, kubelet)| self.owned(&id, Certainty::ByCgroup, kubelet))
-            .or_else(|| before.filter(|known| known.certainty == Certainty::ByCgroup).cloned())
+        let lived_here = before.filter(|known| known.certainty == Certainty::ByCgroup);
+        let lives_here = || {
+            // Who only visits it is no witness.
+            let (id, kubelet) = (!entry.is_visited()).then(|| self.owner_by_cgroup(entry))??;
+            Some(self.owned(&id, Certainty::ByCgroup, kubelet))
+        };
+        // Nor is who entered it when those it was made for had left.
+        let settled = lived_here.filter(|_| entry.was_left()).cloned();
+        settled
+            .or_else(lives_here)
+            .or_else(|| lived_here.cloned())
             .or_else(|| {
                 let attachment = self.attachment_by_place(entry.id, None)?;
                 let certainty = Certainty::ByIp;
@@ -349,7 +357,7 @@ impl NodeMap {
         self.workload.owners.unresolved_peers.iter().filter_map(|id| self.netns(*id))
     }
 
-    /// Netns without any task, in no order.
+    /// Netns without any task but visitors, in no order.
     pub fn taskless(&self) -> impl Iterator<Item = &Netns> {
         self.scheduler.taskless().filter_map(|id| self.netns(*id))
     }
@@ -433,15 +441,18 @@ impl NodeMap {
         running.map(|began| began.plus(HUNG)).max(ended).unwrap_or_default()
     }
 
-    /// When a netns was made, as far as known: not after its ADD ended, nor after the oldest task of its container was
-    /// started.
+    /// When a netns was made, as far as known: not after its ADD ended, nor after the oldest task of a kubelet's container
+    /// that lives in it was started.
     fn born(&self, entry: &Netns) -> BootNs {
         const TICK: u64 = 10_000_000;
         let offset = self.boot.as_ref().map_or(0, |boot| boot.wall_offset);
         let cached = entry.owner().and_then(|owner| self.attachment_of(&owner.sandbox)?.made);
         let cached = cached.and_then(|made| u64::try_from(made.saturating_sub(offset)).ok());
         let known = cached.map_or(entry.first_seen, |made| entry.first_seen.min(BootNs(made)));
-        // A task that came from elsewhere may be older than the netns; a container's own process is not.
+        if entry.is_visited() {
+            return known;
+        }
+        // A task of the node that came to stay may be older than the netns; a container's own process is not.
         let own = |path: &str| is_kubelets_own(path) && attribution(path).is_some();
         entry.cgroups().fold(known, |born, (task, cgroup)| {
             let start = BootNs(task.start.saturating_mul(TICK));

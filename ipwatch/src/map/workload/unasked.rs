@@ -127,13 +127,14 @@ impl NodeMap {
         others.find(|other| engines.allow(other.engine)).map(Why::NotAsked)
     }
 
-    /// The monitors of a sandbox: the one with its id, and those with children in its netns. One of these may belong to
-    /// a visitor from another container, so a monitor without doubt does not settle the others.
+    /// The monitors of a sandbox: the one with its id, and those with children that live in its netns. One of these may
+    /// come from another container, so a monitor without doubt does not settle the others.
     fn monitors_of(&self, sandbox: &str) -> impl Iterator<Item = &Monitor> {
         let processes = &self.workload.processes;
         let own = processes.by_container.get(sandbox).copied();
         let netns = self.workload.owners.netns_of(sandbox).filter_map(|id| self.netns(id));
-        let tasks = netns.flat_map(|netns| netns.tasks().take(LOOKED_AT));
+        let lived_in = netns.filter(|netns| !netns.is_visited());
+        let tasks = lived_in.flat_map(|netns| netns.tasks().take(LOOKED_AT));
         let parents = tasks.filter_map(|task| processes.by_child.get(&task.pid).copied());
         own.into_iter().chain(parents).filter_map(|index| processes.monitors.get(index))
     }

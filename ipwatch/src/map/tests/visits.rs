@@ -1,0 +1,239 @@
+//! A netns that is empty is entered by somebody who leaves at once, or who stays.
+
+use super::*;
+use crate::fact::{Engine, Monitor, RuntimeProcess};
+
+fn idle_since(feed: &Feed, netns: &NetnsRef) -> Option<BootNs> {
+    feed.map.netns(feed.map.find(netns)?)?.idle_since()
+}
+
+#[test]
+fn a_visit_of_which_is_told_late_ends_no_idleness() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    let idle = |feed: &Feed| idle_since(feed, &netns);
+    let visitor = task(10, netns);
+    feed.tell(Observation::Task(visitor.clone()));
+    let emptied = feed.tell(Observation::TaskReleased { task: visitor.key });
+    // It left a millisecond later; the map is told 2 s after it came, and that it left later still.
+    for later in [0, 100, 2_000] {
+        let entered = feed.at.plus(MS);
+        feed.tell_at(entered, Origin::Probe, Observation::Task(visitor.clone()));
+        feed.wants(2_000);
+        assert_eq!(idle(&feed), Some(emptied));
+        feed.wants(later);
+        assert_eq!(idle(&feed).is_some(), later < 500);
+        let left = Observation::TaskReleased { task: visitor.key };
+        feed.tell_at(entered.plus(MS), Origin::Probe, left);
+        assert_eq!((idle(&feed), feed.map.taskless().count()), (Some(emptied), 1));
+    }
+}
+
+/// Two ipwatch on a node enter the netns that they search, and each sees the other enter.
+#[test]
+fn a_visit_ends_no_idleness_and_asks_for_no_search() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    let idle = |feed: &Feed| idle_since(feed, &netns);
+    let visitor = task(10, netns);
+    let enter = |feed: &mut Feed| feed.tell(Observation::Task(visitor.clone()));
+    let leave = |feed: &mut Feed| feed.tell(Observation::TaskReleased { task: visitor.key });
+    // The first one is whom the netns was made for.
+    enter(&mut feed);
+    feed.wants(1);
+    assert_eq!(idle(&feed), None);
+    let left = leave(&mut feed);
+    assert_eq!(idle(&feed), Some(left));
+    assert!(searches(&feed.wants(200)));
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
+    let visit = |feed: &mut Feed, ms: u64| {
+        enter(feed);
+        assert!(!searches(&feed.wants(ms)));
+        assert_eq!((idle(feed), feed.map.taskless().count()), (Some(left), 1));
+        leave(feed);
+        assert_eq!((idle(feed), feed.map.taskless().count()), (Some(left), 1));
+    };
+    (0..5).for_each(|_| visit(&mut feed, 100));
+    assert!(!searches(&feed.wants(200)), "the second is a second after the first");
+    visit(&mut feed, 400);
+    assert!(!searches(&feed.wants(200)), "it fell due while somebody was in it");
+    assert!(searches(&feed.wants(200)));
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
+    // Who stays lives there.
+    enter(&mut feed);
+    feed.wants(1);
+    assert!(!searches(&feed.wants(500)));
+    assert_eq!((idle(&feed), feed.map.taskless().count()), (None, 0));
+    assert!(!searches(&feed.wants(10_000)));
+    let left = leave(&mut feed);
+    assert_eq!(idle(&feed), Some(left));
+    assert!(!searches(&feed.wants(100)));
+    assert!(searches(&feed.wants(100)));
+    // So does whoever has stayed, though nobody has looked meanwhile.
+    enter(&mut feed);
+    feed.at = feed.at.plus(500 * MS);
+    let left = leave(&mut feed);
+    assert_eq!(idle(&feed), Some(left));
+    // A hidden holder is looked for whoever is in it.
+    assert!(searches(&feed.wants(200)));
+    feed.tell(Observation::Holder {
+        netns,
+        holder: Holder::Fd { pid: 20, fd: 3, comm: "agent".into() },
+    });
+    feed.tell(Observation::HoldersSearched { netns, complete: false });
+    enter(&mut feed);
+    feed.wants(1);
+    assert!(searches(&feed.wants(1_100)));
+    assert_eq!(idle(&feed), None);
+}
+
+/// A netns that an agent's fd keeps, which has been searched for so long that the next search is 30 s away.
+fn kept_by_an_fd(feed: &mut Feed, netns: NetnsRef) -> BootNs {
+    feed.tell(Observation::Netns { netns });
+    feed.tell(Observation::Task(task(10, netns)));
+    feed.wants(1);
+    let emptied = feed.tell(Observation::TaskReleased { task: task(10, netns).key });
+    for pause in [200, 1_100, 5_100] {
+        assert!(searches(&feed.wants(pause)), "after {pause} ms");
+        let holder = Holder::Fd { pid: 20, fd: 3, comm: "agent".into() };
+        // All facts of a search have the time of its beginning.
+        let at = feed.tell(Observation::Holder { netns, holder });
+        let ended = Observation::HoldersSearched { netns, complete: true };
+        feed.tell_at(at, Origin::Procfs, ended);
+    }
+    emptied
+}
+
+/// Until it is searched again, what was found of it before the visit is not told: soon, and not when that was planned.
+#[test]
+fn after_a_visit_that_was_taken_for_a_stay_it_is_searched_at_once() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let emptied = kept_by_an_fd(&mut feed, netns);
+    let visitor = task(11, netns);
+    let entered = feed.tell(Observation::Task(visitor.clone()));
+    feed.wants(100);
+    assert!(!searches(&feed.wants(600)));
+    assert_eq!(idle_since(&feed, &netns), None, "taken for one that lives there");
+    let left = Observation::TaskReleased { task: visitor.key };
+    feed.tell_at(entered.plus(MS), Origin::Probe, left);
+    assert_eq!(idle_since(&feed, &netns), Some(emptied));
+    assert!(searches(&feed.wants(200)));
+}
+
+/// Found by a snapshot, as every netns that is older than the daemon.
+#[test]
+fn the_first_task_of_a_netns_that_was_found_empty_is_a_visitor() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let found = feed.tell(Observation::Netns { netns });
+    assert!(searches(&feed.wants(1_000)));
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
+    let visitor = task(10, netns);
+    feed.tell(Observation::Task(visitor.clone()));
+    feed.wants(100);
+    assert_eq!(idle_since(&feed, &netns), Some(found));
+    feed.tell(Observation::TaskReleased { task: visitor.key });
+    assert_eq!(idle_since(&feed, &netns), Some(found));
+}
+
+/// It is older than the netns, and a kubelet's: such as an agent's.
+#[test]
+fn a_visitor_makes_no_netns_older() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    kept_by_an_fd(&mut feed, netns);
+    let id = feed.map.find(&netns).unwrap();
+    let denied = |feed: &Feed| {
+        feed.map.denied_from(feed.map.netns(id).unwrap(), BootNs(0), &Thresholds::default())
+    };
+    let before = denied(&feed);
+    let mut agent = task(11, netns);
+    agent.key.start = 1;
+    let path = format!("/kubepods/pod1c0de3f2-8a5b-4c9d-9e8f-0123456789ab/{ID}");
+    feed.tell(Observation::Task(agent.clone()));
+    feed.tell(Observation::Cgroup { task: agent.key, path });
+    feed.wants(100);
+    assert_eq!(denied(&feed), before);
+    feed.wants(500);
+    assert!(denied(&feed) < before, "whoever stays may be whom it was made for");
+}
+
+/// A container of another containerd namespace, which nobody asks about.
+#[test]
+fn a_visitor_says_nothing_of_who_runs_the_sandbox() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Holder { netns, holder: mounted_at(PATH) });
+    feed.tell(sandbox(Some(10)));
+    kept_by_an_fd(&mut feed, netns);
+    let runtime = RuntimeProcess {
+        pid: 800,
+        engine: Engine::Containerd,
+        started: None,
+        sockets: vec!["/run/containerd/x.sock".into()],
+        dirs: vec!["/run/containerd".into()],
+        asked: true,
+        ignored: false,
+    };
+    let monitor = Monitor {
+        pid: 900,
+        engine: Some(Engine::Containerd),
+        dir: Some("/run/containerd".into()),
+        namespace: Some("moby".into()),
+        container_id: Some("other".into()),
+        children: vec![11],
+        ignored: false,
+    };
+    let (runtimes, monitors) = (vec![runtime], vec![monitor]);
+    feed.tell(Observation::RuntimeProcesses { runtimes, monitors, complete: true });
+    feed.tell(Observation::Task(task(11, netns)));
+    feed.wants(100);
+    assert!(feed.map.doubt_about(ID).is_none());
+    feed.wants(500);
+    assert!(feed.map.doubt_about(ID).is_some(), "whoever stays may be of the sandbox");
+}
+
+/// A netns is made for one sandbox. Who enters it when all of that have left is somebody else, however long he stays.
+#[test]
+fn who_enters_what_others_have_left_does_not_own_it() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let owner = |feed: &Feed| {
+        let entry = feed.map.netns(feed.map.find(&netns).unwrap()).unwrap();
+        entry.owner().map(|owner| owner.sandbox.clone())
+    };
+    let cgroup = |feed: &mut Feed, pid, path: String| {
+        feed.tell(Observation::Task(task(pid, netns)));
+        feed.tell(Observation::Cgroup { task: task(pid, netns).key, path });
+        feed.wants(100);
+    };
+    feed.tell(Observation::Netns { netns });
+    cgroup(&mut feed, 10, format!("/kubepods/pod1c0de3f2-8a5b-4c9d-9e8f-0123456789ab/{ID}"));
+    assert_eq!(owner(&feed).as_deref(), Some(ID));
+    feed.tell(Observation::TaskReleased { task: task(10, netns).key });
+    cgroup(&mut feed, 11, format!("/docker/{}", ID.replace('8', "9")));
+    for _ in 0..2 {
+        assert_eq!(owner(&feed).as_deref(), Some(ID));
+        feed.wants(600);
+    }
+    feed.tell(Observation::TaskReleased { task: task(11, netns).key });
+    feed.wants(1);
+    assert_eq!(owner(&feed).as_deref(), Some(ID));
+}
+
+#[test]
+fn whoever_is_in_a_netns_that_is_not_torn_down_after_all_lives_there() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    kept_by_an_fd(&mut feed, netns);
+    feed.tell(Observation::Task(task(11, netns)));
+    feed.wants(100);
+    feed.tell(Observation::NetnsDying { netns });
+    feed.tell(Observation::Netns { netns });
+    feed.wants(600);
+    feed.wants(600);
+    assert_eq!(idle_since(&feed, &netns), None);
+}
