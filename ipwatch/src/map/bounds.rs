@@ -1,5 +1,5 @@
-//! Whether everything that strangers can fill is within its bounds: after each step of a made-up life, with bounds so small that
-//! lives reach them.
+//! Whether everything that strangers can fill is within its bounds, and what they begin comes to an end: after each step of a
+//! made-up life, with bounds so small that lives reach them.
 
 use super::NodeMap;
 use super::told::IN_ALL;
@@ -34,5 +34,9 @@ impl NodeMap {
         self.ipam.assert_disputes_are_bounded();
         self.scheduler.assert_is_of_kept(|id| self.netns(id).is_some());
         self.scheduler.assert_looks_are_bounded(|task| self.task(task).is_some());
+        let visited = self.all_netns().filter(|entry| {
+            entry.dying.is_none() && entry.tasks().len() > 0 && entry.idle_since().is_some()
+        });
+        self.scheduler.assert_visits_end(visited.map(|entry| entry.id));
     }
 }

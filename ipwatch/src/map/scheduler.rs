@@ -321,6 +321,12 @@ impl Pending {
         assert!(planned.chain(tried).all(|id| is_kept(*id)));
     }
 
+    /// Checks that whoever has entered a netns that was empty will be taken for one who lives there.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn assert_visits_end(&self, mut visited: impl Iterator<Item = NetnsId>) {
+        assert!(visited.all(|id| self.visits.contains(&id)));
+    }
+
     pub(super) fn forget_netns(&mut self, id: NetnsId) {
         self.adopted(id);
         self.search.cancel(&id);
