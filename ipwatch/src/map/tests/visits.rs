@@ -1,7 +1,7 @@
 //! A netns that is empty is entered by somebody who leaves at once, or who stays.
 
 use super::*;
-use crate::fact::{Engine, Monitor, RuntimeProcess};
+use crate::fact::{Container, Engine, Monitor, RuntimeProcess};
 
 fn idle_since(feed: &Feed, netns: &NetnsRef) -> Option<BootNs> {
     feed.map.netns(feed.map.find(netns)?)?.idle_since()
@@ -222,6 +222,42 @@ fn who_enters_what_others_have_left_does_not_own_it() {
     feed.tell(Observation::TaskReleased { task: task(11, netns).key });
     feed.wants(1);
     assert_eq!(owner(&feed).as_deref(), Some(ID));
+}
+
+/// The first container of a pod without an infra container is known by its own id until its runtime has told of it.
+#[test]
+fn a_container_that_its_runtime_tells_of_later_is_its_sandboxes() {
+    const CONTAINER: &str = "9f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+    for host_network in [false, true] {
+        let mut feed = Feed::new(ALL);
+        let netns = full(7, 70, 3);
+        feed.tell(Observation::Netns { netns });
+        assert!(searches(&feed.wants(1_000)));
+        feed.tell(Observation::HoldersSearched { netns, complete: true });
+        let path = format!("/kubepods/pod1c0de3f2-8a5b-4c9d-9e8f-0123456789ab/{CONTAINER}");
+        feed.tell(Observation::Task(task(10, netns)));
+        feed.tell(Observation::Cgroup { task: task(10, netns).key, path });
+        feed.wants(1);
+        feed.wants(600);
+        let owner = |feed: &Feed| {
+            let entry = feed.map.netns(feed.map.find(&netns).unwrap()).unwrap();
+            entry.owner().map(|owner| owner.sandbox.clone())
+        };
+        assert_eq!(owner(&feed).as_deref(), Some(CONTAINER));
+        let Observation::Sandbox(mut told) = sandbox(None) else { unreachable!() };
+        (told.netns_path, told.host_network) = (None, host_network);
+        feed.tell(Observation::Sandbox(told));
+        feed.tell(Observation::Container(Container {
+            runtime: "containerd".into(),
+            id: CONTAINER.into(),
+            sandbox: Some(ID.into()),
+            name: None,
+            life: Life::Alive,
+            word: "Running".into(),
+        }));
+        feed.wants(1);
+        assert_eq!(owner(&feed).as_deref(), (!host_network).then_some(ID));
+    }
 }
 
 #[test]

@@ -203,22 +203,32 @@ impl NodeMap {
         }
         let before = entry.owner().filter(|known| !self.is_anothers(entry, &known.sandbox));
         let lived_here = before.filter(|known| known.certainty == Certainty::ByCgroup);
+        let lived_here = lived_here.and_then(|known| self.still_owned(entry, known));
         let lives_here = || {
             // Who only visits it is no witness.
             let (id, kubelet) = (!entry.is_visited()).then(|| self.owner_by_cgroup(entry))??;
             Some(self.owned(&id, Certainty::ByCgroup, kubelet))
         };
         // Nor is who entered it when those it was made for had left.
-        let settled = lived_here.filter(|_| entry.was_left()).cloned();
+        let settled = lived_here.clone().filter(|_| entry.was_left());
         settled
             .or_else(lives_here)
-            .or_else(|| lived_here.cloned())
+            .or(lived_here)
             .or_else(|| {
                 let attachment = self.attachment_by_place(entry.id, None)?;
                 let certainty = Certainty::ByIp;
                 Some(self.owned(&attachment.container_id, certainty, attachment.pod.is_some()))
             })
-            .or_else(|| before.cloned())
+            .or_else(|| before.filter(|known| known.certainty != Certainty::ByCgroup).cloned())
+    }
+
+    /// A former guess by what is known now: its runtime may have told of the container since, and of its sandbox.
+    fn still_owned(&self, entry: &Netns, known: &Owner) -> Option<Owner> {
+        let runtimes = &self.workload.runtimes;
+        let sandbox = runtimes.sandbox_of_container(&known.sandbox).unwrap_or(&known.sandbox);
+        let in_hosts = runtimes.sandbox(sandbox).is_some_and(|it| it.sandbox.host_network);
+        let is_another = in_hosts || self.is_anothers(entry, sandbox);
+        (!is_another).then(|| self.owned(sandbox, known.certainty, known.kubelet))
     }
 
     /// Whether a sandbox certainly does not own this netns: a runtime makes one netns for each.
