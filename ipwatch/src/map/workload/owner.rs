@@ -222,7 +222,7 @@ impl NodeMap {
             .or_else(|| before.filter(|known| known.certainty != Certainty::ByCgroup).cloned())
     }
 
-    /// A former guess by what is known now: its runtime may have told of the container since, and of its sandbox.
+    /// Who owns it by a former guess. Its runtime may have told since then of which sandbox the container is.
     fn still_owned(&self, entry: &Netns, known: &Owner) -> Option<Owner> {
         let runtimes = &self.workload.runtimes;
         let sandbox = runtimes.sandbox_of_container(&known.sandbox).unwrap_or(&known.sandbox);
