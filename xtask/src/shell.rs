@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -51,12 +51,12 @@ pub(crate) fn lines(command: &mut Command, each: impl FnMut(&str)) -> Result<Exi
     child.wait().with_context(|| shown(command))
 }
 
-/// As [`lines`], and terminates the command after it has printed nothing for this long. The command must then close
-/// its output.
+/// As [`lines`], and terminates the command after it has printed no sign of life for this long: no line for which
+/// `each` returns true. The command must then close its output.
 pub(crate) fn lines_within(
     command: &mut Command,
     silence: Duration,
-    mut each: impl FnMut(&str),
+    mut each: impl FnMut(&str) -> bool,
 ) -> Result<ExitStatus> {
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| shown(command))?;
     let (sender, lines) = mpsc::channel();
@@ -68,11 +68,16 @@ pub(crate) fn lines_within(
             let _ = sender.send(line.to_owned());
         })
     });
+    let mut alive = Instant::now();
     loop {
-        match lines.recv_timeout(silence) {
-            Ok(line) => each(&line),
+        match lines.recv_timeout(silence.saturating_sub(alive.elapsed())) {
+            Ok(line) if each(&line) => alive = Instant::now(),
+            Ok(_) => {}
             Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => interrupt::terminate(&child),
+            Err(RecvTimeoutError::Timeout) => {
+                interrupt::terminate(&child);
+                alive = Instant::now();
+            }
         }
     }
     let status = child.wait().with_context(|| shown(command))?;
@@ -121,8 +126,18 @@ mod tests {
         let mut endless = command(&["sh", "-c", "echo one; echo two; exec sleep 600"]);
         let status = lines_within(&mut endless, Duration::from_millis(300), |line| {
             said.push(line.to_owned());
+            true
         });
         assert!(!status.unwrap().success());
         assert_eq!(said, ["one", "two"]);
+    }
+
+    #[test]
+    fn a_command_that_prints_no_sign_of_life_is_ended() {
+        // It ends by itself after a time, so that the test ends too where this fails.
+        let script = "echo one; for _ in $(seq 200); do echo noise; sleep 0.05; done";
+        let mut noisy = command(&["sh", "-c", script]);
+        let status = lines_within(&mut noisy, Duration::from_millis(500), |line| line != "noise");
+        assert!(!status.unwrap().success());
     }
 }

@@ -19,7 +19,8 @@ const END: &str = "ipwatch-vm: exit ";
 pub(crate) struct Limits {
     /// For the whole boot.
     end: Duration,
-    /// For the next line: every test prints its end.
+    /// For the next line that is not the kernel's: every test prints its end, and a kernel that hangs goes on printing
+    /// that it does.
     silence: Duration,
 }
 
@@ -93,6 +94,7 @@ pub(crate) fn boot_and_hear(
         if let Some(code) = line.strip_prefix(END) {
             end = Some(code == "0");
         }
+        !is_the_kernels(line)
     })?;
     match end {
         Some(fine) if fine == (tally.failed == 0) => {}
@@ -111,6 +113,12 @@ pub(crate) fn boot_and_hear(
     Ok(Some(tally))
 }
 
+/// Whether the kernel printed this line: it begins with the time, in brackets (`print_time`, 5.10 to 6.12).
+fn is_the_kernels(line: &str) -> bool {
+    let time = line.strip_prefix('[').and_then(|line| line.split_once("] "));
+    time.is_some_and(|(time, _)| time.trim_start().parse::<f64>().is_ok())
+}
+
 /// Arguments of QEMU, and of the kernel, which passes those that it does not know to `init.sh`.
 fn board(machine: Machine) -> (&'static [&'static str], &'static str) {
     match machine {
@@ -121,5 +129,18 @@ fn board(machine: Machine) -> (&'static [&'static str], &'static str) {
             &["-cpu", "cortex-a72", "-M", "virt", "-global", "virtio-net-pci.romfile="],
             "console=ttyAMA0 IPWATCH_TEST_SLOW=15",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_that_hangs_prints_is_no_sign_of_life() {
+        assert!(is_the_kernels("[ 2764.664034] watchdog: BUG: soft lockup - CPU#0 stuck for 22s!"));
+        assert!(is_the_kernels("[12746.296035]  do_exit+0x374/0xab0"));
+        assert!(!is_the_kernels("ok holders::setns (1.2 s)"));
+        assert!(!is_the_kernels("[  OK  ] Reached target Basic System."));
     }
 }
