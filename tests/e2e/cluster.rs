@@ -294,7 +294,7 @@ fn a_crashed_nodes_allocations_are_found_and_freed(lab: &Lab) {
         (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
     let (code, said) = plugin("web-1");
-    assert_eq!(code, Some(3), "{said}");
+    assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("no pod of ipwatch runs on node node-2"), "{said}");
     let (code, said) = plugin("absent");
     assert!(code == Some(2) && said.contains("NotFound"), "{code:?} {said}");

@@ -48,7 +48,7 @@ other words are a command of their own: `kubectl ipwatch web-0 query findings`.
 had it, and `kubectl ipwatch cluster scan` looks at the whole cluster: see each with --help. A pod of the name `findings`, \
 `ip` or `cluster` is `pod/cluster`.
 
-Exit codes are those of ipwatch on the node; where kubectl itself fails it is 2.")]
+Exit codes are those of ipwatch on the node; where kubectl itself fails, or no ipwatch could be asked, it is 2.")]
 pub(super) struct Plugin {
     #[command(flatten)]
     own: Own,
@@ -246,9 +246,10 @@ impl Plugin {
         };
         match lines.next().filter(|node| !node.is_empty()) {
             Some(node) => Ok((namespace, name, node)),
-            None => Err(Failure::NotFound(format!(
+            None => Err(anyhow::anyhow!(
                 "pod {namespace}/{name} has no node yet: `kubectl describe pod` says why it is not scheduled"
-            ))),
+            )
+            .into()),
         }
     }
 
@@ -262,11 +263,12 @@ impl Plugin {
         let said = said(command)?;
         let first = said.lines().find(|line| !line.is_empty()).map(str::to_owned);
         first.ok_or_else(|| {
-            Failure::NotFound(format!(
+            anyhow::anyhow!(
                 "no pod of ipwatch runs on node {node} (in namespace {}, with {LABEL}): is its DaemonSet there? \
                  --ipwatch-namespace names another namespace",
                 self.own.ipwatch_namespace
-            ))
+            )
+            .into()
         })
     }
 }
@@ -477,9 +479,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         let error = |node: &str, agents: &str| {
-            let (ended, _) = run("web-0", node, agents);
-            let Err(Failure::NotFound(text)) = ended else { panic!("{ended:?}") };
-            text
+            let (ended, _) = run("web-0 query ip 10.0.3.17", node, agents);
+            // Nobody was asked: the exit code must not be that of an IP that is nowhere.
+            let Err(failure @ Failure::Other(_)) = ended else { panic!("{ended:?}") };
+            failure.to_string()
         };
         assert!(error("", "").contains("shop/web-0 has no node yet"));
         assert!(error("node-1", "").contains("no pod of ipwatch runs on node node-1"));

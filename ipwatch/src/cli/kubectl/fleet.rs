@@ -153,11 +153,13 @@ impl Asked {
         };
         let agents = self.agents(kubectl)?;
         if agents.is_empty() {
-            return Err(Failure::NotFound(format!(
+            // Not NotFound: nobody was asked, and its exit code says that an IP is nowhere.
+            return Err(anyhow::anyhow!(
                 "no pod with {LABEL} is in namespace {}: is the DaemonSet of ipwatch there? \
                  --ipwatch-namespace names another namespace",
                 self.own.ipwatch_namespace
-            )));
+            )
+            .into());
         }
         let (others, nodes_unlisted) = match self.nodes(kubectl) {
             Ok(mut nodes) => {

@@ -164,8 +164,15 @@ fn no_finding_is_news_only_if_every_node_answered() {
     let (code, text) = Kubectl::new(&agents(3), &some).run("findings -A");
     assert_eq!(code.unwrap(), ERROR);
     assert!(text.contains("node-001: \"kubectl failed and said nothing\""), "{text}");
-    let (code, _) = Kubectl::new("", "exit 1").run("findings -A");
-    assert!(matches!(code, Err(Failure::NotFound(_))));
+}
+
+#[test]
+fn where_no_node_is_asked_nothing_is_absent() {
+    for line in ["findings -A", "ip 10.0.3.17"] {
+        let (code, _) = Kubectl::new("", "exit 1").run(line);
+        let Err(failure @ Failure::Other(_)) = code else { panic!("{line}: {code:?}") };
+        assert!(failure.to_string().contains("is the DaemonSet of ipwatch there?"), "{failure}");
+    }
 }
 
 #[test]
