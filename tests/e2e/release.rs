@@ -31,12 +31,16 @@ support::tests! {
 const DEB: &str = ".deb";
 const RPM: &str = ".rpm";
 const STATE: &str = "var/lib/ipwatch";
+const RUNTIME: &str = "run/ipwatch";
 const CONFIG: &str = "etc/ipwatch/ipwatch.toml";
 
 /// Puts a history and a change of the configuration where the service would.
 fn use_it(root: &Root) {
     fs::create_dir_all(root.path(STATE)).unwrap();
     fs::write(root.path(STATE).join("ledger.redb"), "history").unwrap();
+    // What a daemon that was stopped leaves there.
+    fs::create_dir_all(root.path(RUNTIME)).unwrap();
+    fs::write(root.path(RUNTIME).join("ipwatch.sock.lock"), "").unwrap();
     let config = root.path(CONFIG);
     let text = fs::read_to_string(&config).unwrap();
     fs::write(config, format!("observe_only = true\n{text}")).unwrap();
@@ -87,7 +91,7 @@ fn a_deb_is_upgraded_rolled_back_and_removed(lab: &Lab) {
     is_kept(&root);
     root.dpkg(&["--remove"], Path::new("ipwatch"));
     assert_eq!(root.told(), ["stop ipwatch.service", "disable ipwatch.service"]);
-    assert!(!root.path("usr/bin/ipwatch").exists());
+    assert!(!root.path("usr/bin/ipwatch").exists() && !root.path(RUNTIME).exists());
     is_kept(&root);
     root.dpkg(&["--install"], &new);
     assert_eq!(root.told()[0], "enable ipwatch.service", "again, as at first");
@@ -117,7 +121,7 @@ fn an_rpm_is_upgraded_rolled_back_and_removed(lab: &Lab) {
     is_kept(&root);
     root.rpm(&["--erase"], Path::new("ipwatch"));
     assert_eq!(root.told(), ["disable --now ipwatch.service"]);
-    assert!(!root.path("usr/bin/ipwatch").exists());
+    assert!(!root.path("usr/bin/ipwatch").exists() && !root.path(RUNTIME).exists());
     // rpm has no purge: a configuration that was changed is put aside, and the history stays.
     let aside = fs::read_to_string(root.path("etc/ipwatch/ipwatch.toml.rpmsave")).unwrap();
     assert!(aside.starts_with("observe_only = true\n"));

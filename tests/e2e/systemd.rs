@@ -326,6 +326,8 @@ fn an_upgrade_restarts_it_and_keeps_findings(lab: &Lab) {
     let config = Config::default().grace(1);
     let service = systemd::service(lab, &config, "");
     let (pid, version) = (systemd::main_pid(), systemd::installed().unwrap());
+    let directory = || systemd::run(&["stat", "-c", "%i", "/run/ipwatch"]);
+    let mounted = directory();
     let stuck = Stuck::new(lab);
     let before = finding_of(&stuck, &service);
     systemd::install(&new);
@@ -338,6 +340,11 @@ fn an_upgrade_restarts_it_and_keeps_findings(lab: &Lab) {
     systemd::run(&["systemctl", "stop", "ipwatch.service"]);
     systemd::install(&old);
     assert_eq!(property("ActiveState"), "inactive");
+    assert_eq!(
+        directory(),
+        mounted,
+        "a container that has it mounted sees the socket of the next start"
+    );
 }
 
 fn what_is_removed_is_gone(lab: &Lab) {
