@@ -267,7 +267,7 @@ impl Default for Retention {
 /// A configuration, and where its values come from.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What is in force.
+    /// The values that a daemon with this file and these variables uses.
     pub config: Config,
     /// The keys in the file. Their values are not kept: they may be secrets.
     in_file: Vec<&'static Key>,

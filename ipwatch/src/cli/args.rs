@@ -104,7 +104,7 @@ pub(super) enum Command {
     /// Show what can be seen on this node, and why not more
     #[command(after_help = examples::DOCTOR)]
     Doctor(Doctor),
-    /// Show the configuration: every key, whether a file is valid, what is in force
+    /// Show the configuration: every key, whether a file is valid, what a daemon started from this shell would use
     #[command(after_help = examples::CONFIG)]
     Config(ConfigCommand),
     /// Prevent that pods are given IPs that are still up: `ipwatch-ipam` in this node's CNI networks
@@ -172,7 +172,7 @@ pub(super) enum ConfigWhat {
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Print what the daemon would use if it were started now; secrets are not shown
+    /// Print what a daemon started from this shell would use; secrets are not shown
     Show(Configured),
 }
 

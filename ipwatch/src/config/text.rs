@@ -34,7 +34,7 @@ pub fn defaults() -> String {
     text
 }
 
-/// What is in force, secrets hidden. A comment says where a value comes from that is no default. Keys that have no
+/// What a daemon with this configuration uses, secrets hidden. A comment says where a value comes from that is no default. Keys that have no
 /// value are named in a comment.
 #[must_use]
 pub fn effective(config: &Config, origin: &dyn Fn(&Key) -> Origin) -> String {
