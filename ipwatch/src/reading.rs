@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+pub(crate) use self::execve::STATUS;
 pub use self::roster::{Left, MOST_LEFT, Roster, Verdict};
 use crate::clock;
 use crate::fact::BootNs;

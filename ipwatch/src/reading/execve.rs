@@ -14,8 +14,10 @@
 
 use std::path::Path;
 
-/// Maximum number of bytes read of a `status`. The memory fields follow the groups, of which there may be many.
-const STATUS: usize = 64 * 1024;
+/// Maximum number of bytes read of a `status`: more than the longest one has. The fields that matter follow the groups,
+/// of which whoever may call `setgroups` has up to 65,536, each up to eleven bytes long (`NGROUPS_MAX`, `task_state` in
+/// fs/proc/array.c, 6.12).
+pub(crate) const STATUS: usize = 1 << 20;
 
 /// Which readers wait for the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,8 +45,13 @@ pub(super) fn waits(file: &str) -> Option<Waits> {
 
 /// Whether a process may hold the lock: it has memory, but no program in it yet.
 pub(super) fn is_under_way(pid: u32) -> bool {
-    let status = Path::new("/proc").join(pid.to_string()).join("status");
-    crate::bounded::read_text(&status, STATUS).is_ok_and(|status| has_no_program(&status))
+    shows_no_program(&Path::new("/proc").join(pid.to_string()).join("status"))
+}
+
+fn shows_no_program(status: &Path) -> bool {
+    let read = crate::bounded::read(status, STATUS);
+    // In what was cut off there may be anything.
+    read.is_ok_and(|read| read.truncated || has_no_program(&String::from_utf8_lossy(&read.bytes)))
 }
 
 /// `start_code` and `end_code` are set after `setup_new_exec` (`load_elf_binary`, fs/binfmt_elf.c). A kernel thread and
@@ -82,5 +89,19 @@ mod tests {
         assert!(!has_no_program(&status("    1188", "     488")));
         assert!(!has_no_program("Name:\tkthreadd\nState:\tS (sleeping)\n"));
         assert!(!is_under_way(std::process::id()));
+    }
+
+    #[test]
+    fn many_groups_hide_no_execve() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |groups, exe| {
+            let groups = "4294967294 ".repeat(groups);
+            let text = format!("Groups:\t{groups}\nVmSize:\t4 kB\nVmExe:\t{exe} kB\n");
+            std::fs::write(file.path(), text).unwrap();
+            shows_no_program(file.path())
+        };
+        assert!(read(65_536, 0), "the most that a process can have");
+        assert!(!read(65_536, 488));
+        assert!(read(100_000, 488), "of what was cut off it is unknown");
     }
 }

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::reading::{self, Reading, Watched};
 
-/// Maximum number of bytes read. Every file except mountinfo is far smaller.
+/// Maximum number of bytes read. Every file except mountinfo and `status` is far smaller.
 pub(super) const SMALL: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -73,9 +73,19 @@ impl Dir {
 
     /// Reads the first [`SMALL`] bytes of a file.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        self.read_up_to(path, SMALL)
+    }
+
+    /// Reads a whole `status`, lossily decoded.
+    pub(super) fn status(&self) -> io::Result<String> {
+        let bytes = self.read_up_to("status", reading::STATUS)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn read_up_to(&self, path: impl AsRef<Path>, limit: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let _reading = self.reading(path.as_ref())?;
-        self.file(path)?.take(SMALL as u64).read_to_end(&mut bytes)?;
+        self.file(path)?.take(limit as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 

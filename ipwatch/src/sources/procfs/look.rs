@@ -210,7 +210,7 @@ impl Signals {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
     pub(super) fn read(dir: &Dir) -> io::Result<Self> {
-        dir.text("status").map(|status| Self::parse(&status))
+        Self::parse(&dir.status()?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// The fields in a look.
@@ -228,20 +228,23 @@ impl Signals {
     }
 
     /// Parsed here, because `Status` of the `procfs` crate has no `CoreDumping` and needs 30 other fields. `Name:`
-    /// comes first and is escaped by the kernel, so a name cannot forge a line.
-    pub(super) fn parse(status: &str) -> Self {
+    /// comes first and is escaped by the kernel, so a name cannot forge a line. `None`: it ends before the signals, which
+    /// every task has, a zombie too (`task_sig`, fs/proc/array.c). Then it is unknown whether SIGKILL is pending.
+    pub(super) fn parse(status: &str) -> Option<Self> {
         let mut signals = Self::default();
+        let mut shared = None;
         for line in status.lines() {
             let Some((key, value)) = line.split_once(':') else { continue };
             let mask = || u64::from_str_radix(value.trim(), 16).unwrap_or_default();
             match key {
                 "SigPnd" => signals.thread = mask(),
-                "ShdPnd" => signals.process = mask(),
+                "ShdPnd" => shared = Some(mask()),
                 "CoreDumping" => signals.core_dumping = value.trim() == "1",
                 _ => {}
             }
         }
-        signals
+        signals.process = shared?;
+        Some(signals)
     }
 }
 

@@ -50,6 +50,24 @@ fn everything_a_finding_needs_is_seen() {
 }
 
 #[test]
+fn many_groups_hide_no_signal() {
+    let tree = Tree::new();
+    let made = Made::default();
+    tree.task(&made);
+    let status = |groups| {
+        let groups = "4294967294 ".repeat(groups);
+        let signals = "SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n";
+        let text = format!("Name:\tx\nGroups:\t{groups}\n{signals}");
+        tree.file(&format!("proc/{}/task/{}/status", made.pid, made.tid), &text);
+    };
+    status(65_536);
+    assert_eq!(looked(&tree.proc(), made.key()).shared_pending, 0x100);
+    // More than any process has: what was cut off is unknown, and not "no signal".
+    status(100_000);
+    assert!(tree.proc().look(made.key()).is_err());
+}
+
+#[test]
 fn where_no_wchan_is_told_the_stack_begins_with_it() {
     let stack = "[<0>] __refrigerator+0x12/0x20\n[<0>] get_signal+0x1/0x2\n";
     for (state, told) in [('D', Some("__refrigerator")), ('R', None)] {
