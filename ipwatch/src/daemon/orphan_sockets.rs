@@ -94,8 +94,9 @@ fn wait(answers: &Receiver<Vec<SocketHolders>>) -> Vec<SocketHolders> {
     answers.recv_timeout(PATIENCE).unwrap_or_default()
 }
 
-fn leave_open(ends: &mut [Fact], of: &NetnsRef) {
-    for fact in ends {
+/// The search for the holders of this netns is not complete.
+pub(super) fn leave_open(facts: &mut [Fact], of: &NetnsRef) {
+    for fact in facts {
         if let Observation::HoldersSearched { netns, complete } = &mut fact.what
             && netns == of
         {

@@ -89,6 +89,16 @@ fn is_task_in(fact: &Fact, wanted: &[NetnsRef]) -> bool {
     }
 }
 
+/// Whether a fact is of what holds one of these netns.
+fn holds_one_of(fact: &Fact, wanted: &[NetnsRef]) -> bool {
+    match &fact.what {
+        Observation::Holder { netns: held, .. } => {
+            wanted.iter().any(|netns| orphan_sockets::is_same(held, netns))
+        }
+        _ => false,
+    }
+}
+
 /// Removes our own threads and files: they are in a netns briefly to read it, and hold none.
 fn of_others(mut facts: Vec<Fact>) -> Vec<Fact> {
     let own = std::process::id();
@@ -229,9 +239,9 @@ impl Searcher {
     fn lists(&self) -> Result<(), Closed> {
         self.walk()?;
         self.tasks()?;
-        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files()));
-        let Some(facts) = taken else { return Ok(()) };
-        self.put("files", facts.map(of_others))
+        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files(&[])));
+        let Some(taken) = taken else { return Ok(()) };
+        self.put("files", taken.map(|(facts, _)| of_others(facts)))
     }
 
     fn mounts(&self) -> Result<(), Closed> {
@@ -256,20 +266,25 @@ impl Searcher {
         let mut beside: Vec<Fact> = inside.cloned().collect();
         self.put("tasks", tasks)?;
         let mut search = Search::everything();
-        let taken = self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files()));
+        let mut files_whole = true;
+        let taken =
+            self.snapshots().and_then(|mut snapshots| Some(snapshots.as_mut()?.files(netns)));
         if let Some(taken) = taken {
             match taken {
-                Ok(facts) => {
+                Ok((facts, whole)) => {
                     let facts = of_others(facts);
                     search = Search::mounts();
-                    let holder = |fact: &&Fact| matches!(fact.what, Observation::Holder { .. });
-                    beside.extend(facts.iter().filter(holder).cloned());
+                    files_whole = whole;
+                    beside.extend(facts.iter().filter(|fact| holds_one_of(fact, netns)).cloned());
                     self.out.send_blocking(facts)?;
                 }
                 Err(error) => tracing::debug!("file snapshot: {error}"),
             }
         }
         let facts = self.proc.search(netns, search).map(|mut facts| {
+            if !files_whole {
+                netns.iter().for_each(|netns| orphan_sockets::leave_open(&mut facts, netns));
+            }
             orphan_sockets::add(&self.netns, netns, &beside, &mut facts);
             fds_in_flight::add(&self.proc, netns, &beside, &mut facts);
             of_others(stamped(facts, began))

@@ -1,5 +1,7 @@
 //! Snapshots of what already exists, read from the kernel in one pass.
 
+mod files;
+
 use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,10 +11,11 @@ use aya::{Ebpf, TestRun};
 use aya_log::EbpfLogger;
 use ipwatch_common::{FileRecord, Netns, TaskRecord, WALK_CHUNK, WALK_CHUNKS, WalkResult, Wire};
 
+use self::files::Chosen;
 use super::events;
 use super::log::ToTracing;
 use crate::clock;
-use crate::fact::{BootNs, Fact, Observation, Origin, Scope};
+use crate::fact::{BootNs, Fact, NetnsRef, Observation, Origin, Scope};
 
 /// One chunk of the netns walk's result, as bytes.
 type Chunk = [u8; WALK_CHUNK * <Netns as Wire>::SIZE];
@@ -22,6 +25,9 @@ type WalkEnd = [u8; <WalkResult as Wire>::SIZE];
 const WALKS: u32 = 3;
 /// Maximum number of facts in one snapshot. A longer one is cut and marked as incomplete.
 const MOST: usize = 1 << 18;
+/// Nanoseconds after which a pass of an iterator is given up: before its thread counts as hanging. A pass over a table of
+/// a million fds that a thousand processes share takes minutes.
+const LONGEST: u64 = 4_000_000_000;
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
@@ -116,24 +122,26 @@ impl Snapshots {
         Ok(dump.end(complete))
     }
 
-    /// Every fd and socket that holds a netns which is neither the host's nor that of its process.
+    /// The fds and sockets that hold a netns which is neither the host's nor that of its process: of all netns, and as
+    /// many as the map keeps of those that are searched for. Also returns whether the pass came to its end; if not, what
+    /// holds these netns may not have been seen.
     ///
     /// # Errors
     /// [`SnapshotError`].
-    pub fn files(&mut self) -> Result<Vec<Fact>, SnapshotError> {
+    pub fn files(&mut self, wanted: &[NetnsRef]) -> Result<(Vec<Fact>, bool), SnapshotError> {
         let mut dump = Dump::begin(Scope::Files);
         let file = self.open("it_file")?;
         let mut outside = false;
-        let complete =
+        let mut chosen = Chosen::new(wanted);
+        let whole = read_records::<FileRecord>(file, |record| {
             // The holder is outside our pid namespace and cannot be named.
-            read_records::<FileRecord>(file, |record| match record.pid {
-                0 => {
-                    outside = true;
-                    true
-                }
-                _ => dump.say(events::file_seen(&record)),
-            })?;
-        Ok(dump.end(complete && !outside))
+            outside |= record.pid == 0;
+            if record.pid != 0 && chosen.takes(&record) {
+                dump.say(events::file_seen(&record));
+            }
+            true
+        })?;
+        Ok((dump.end(whole && !outside && !chosen.is_cut), whole))
     }
 
     fn open(&self, name: &'static str) -> Result<std::fs::File, SnapshotError> {
@@ -206,11 +214,23 @@ fn netns_seen(record: &Netns) -> Observation {
     if record.refs == 0 { Observation::NetnsDying { netns } } else { Observation::Netns { netns } }
 }
 
-/// Passes every record of an iterator to `each` until it returns false. Returns whether all records were read.
-fn read_records<T: Wire>(mut file: impl Read, mut each: impl FnMut(T) -> bool) -> io::Result<bool> {
+/// Passes every record of an iterator to `each` until it returns false, or until it takes too long. Returns whether all
+/// records were read.
+fn read_records<T: Wire>(file: impl Read, each: impl FnMut(T) -> bool) -> io::Result<bool> {
+    read_records_until(clock::now().plus(LONGEST), file, each)
+}
+
+fn read_records_until<T: Wire>(
+    until: BootNs,
+    mut file: impl Read,
+    mut each: impl FnMut(T) -> bool,
+) -> io::Result<bool> {
     let mut buffer = vec![0; 32 << 10];
     let mut held = 0;
     loop {
+        if clock::now() > until {
+            return Ok(false);
+        }
         let read = match file.read(&mut buffer[held..]) {
             Ok(0) => return Ok(held == 0),
             Ok(read) => read,
@@ -291,6 +311,21 @@ mod tests {
             seen < 2
         });
         assert!(!complete.unwrap());
+    }
+
+    /// An iterator that looks at a million objects and finds nothing, again and again.
+    struct Barren;
+
+    impl Read for Barren {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    #[test]
+    fn a_pass_that_takes_too_long_is_given_up() {
+        let until = clock::now().plus(50_000_000);
+        assert!(!read_records_until::<WalkResult>(until, Barren, |_| true).unwrap());
     }
 
     #[test]

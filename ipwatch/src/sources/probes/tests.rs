@@ -116,7 +116,8 @@ fn snapshots_show_a_netns_its_thread_and_what_holds_it_when_the_thread_is_gone()
     assert!(tasks.iter().all(|fact| netns_of(&fact.what) != Some(host)), "the host is left out");
 
     stay.end();
-    let files = snapshots.files().unwrap();
+    let (files, whole) = snapshots.files(&[]).unwrap();
+    assert!(whole);
     assert_whole(&files, Scope::Files);
     let holders: Vec<_> = files.iter().filter(here).map(|fact| &fact.what).collect();
     let pid = std::process::id();
