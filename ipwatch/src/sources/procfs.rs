@@ -21,6 +21,7 @@ mod namespaces;
 mod pidns;
 mod propagation;
 mod runtimes;
+mod shares;
 mod tasks;
 
 use std::io;

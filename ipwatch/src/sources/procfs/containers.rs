@@ -28,8 +28,12 @@ impl Proc {
     pub fn container_mounts(&self, ids: &[String]) -> io::Result<Vec<Fact>> {
         let wanted: HashSet<&[u8]> =
             ids.iter().filter(|id| is_name(id)).take(MOST_IDS).map(|id| id.as_bytes()).collect();
-        let mut search =
-            Search { wanted: &wanted, found: Vec::new(), told: HashMap::new(), cut: false };
+        let mut search = Search {
+            wanted: &wanted,
+            found: Vec::new(),
+            told: HashMap::new(),
+            cut: HashSet::new(),
+        };
         let mut mount_ids = HashSet::new();
         let mut propagation = self.propagation(|mount| search.container(mount).is_some());
         let until = clock::now().plus(LONGEST);
@@ -55,8 +59,14 @@ impl Proc {
             mount.started = residents.started;
             facts.push(fact(Observation::ContainerMount(mount)));
         }
-        let complete = pass.complete && !cut && wanted.len() == ids.len();
-        facts.push(fact(Observation::ContainerMountsSearched { ids: ids.to_vec(), complete }));
+        let whole = pass.complete && wanted.len() == ids.len();
+        let (cut, rest): (Vec<String>, Vec<String>) =
+            ids.iter().cloned().partition(|id| cut.contains(id.as_bytes()));
+        for (ids, complete) in [(rest, whole), (cut, false)] {
+            if !ids.is_empty() {
+                facts.push(fact(Observation::ContainerMountsSearched { ids, complete }));
+            }
+        }
         Ok(facts)
     }
 
@@ -124,7 +134,8 @@ struct Search<'a> {
     found: Vec<ContainerMount>,
     /// Number of mounts reported for each container.
     told: HashMap<&'a [u8], usize>,
-    cut: bool,
+    /// Containers with more mounts than that.
+    cut: HashSet<&'a [u8]>,
 }
 
 impl<'a> Search<'a> {
@@ -144,7 +155,7 @@ impl<'a> Search<'a> {
     fn tell(&mut self, id: &'a [u8], place: MountNamespace, mount: &Mount<'_>) {
         let told = self.told.entry(id).or_default();
         if *told >= MOST_MOUNTS {
-            self.cut = true;
+            self.cut.insert(id);
             return;
         }
         *told += 1;

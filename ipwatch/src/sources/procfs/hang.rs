@@ -231,7 +231,7 @@ impl Proc {
     /// namespace are read, or, if none is known, those of the first process.
     fn mounts_of(&self, dir: &Dir, until: BootNs, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         if let Ok(own) = dir.watched("mountinfo") {
-            return mounts::lines_of(own, each);
+            return mounts::lines_of(own, until, each);
         }
         let root = Dir::open(&self.root)?;
         if let Ok(mount_ns) = dir.namespace("ns/mnt", "mnt") {
@@ -239,14 +239,14 @@ impl Proc {
                 let same = |dir: &Dir| dir.namespace("ns/mnt", "mnt").ok() == Some(mount_ns);
                 let Some(dir) = root.dir(pid.to_string()).ok().filter(same) else { continue };
                 if let Ok(theirs) = dir.watched("mountinfo") {
-                    return mounts::lines_of(theirs, each);
+                    return mounts::lines_of(theirs, until, each);
                 }
                 if clock::now() > until {
                     break;
                 }
             }
         }
-        mounts::lines_of(root.dir("1")?.watched("mountinfo")?, &mut each)
+        mounts::lines_of(root.dir("1")?.watched("mountinfo")?, until, &mut each)
     }
 }
 

@@ -11,6 +11,7 @@ use super::files::{Dir, is_gone, numbered};
 use super::look::{netns, stat};
 use super::mounts::{self, Mount};
 use super::namespaces::{self, MountNamespace};
+use super::shares::Shares;
 use super::{Proc, cgroup, fact};
 use crate::clock;
 use crate::fact::{BootNs, Fact, Holder, NetnsRef, Observation, Scope};
@@ -32,10 +33,10 @@ pub struct Search {
 }
 
 impl Search {
-    /// Only mounts.
+    /// Only mounts, for at most five seconds.
     #[must_use]
     pub fn mounts() -> Self {
-        Self { files: false, sockets: false, until: BootNs(u64::MAX) }
+        Self { files: false, sockets: false, until: clock::now().plus(5_000_000_000) }
     }
 
     /// Everything, for at most three seconds.
@@ -132,10 +133,11 @@ impl Proc {
             }
         };
         let is_wanted = |inode: u32| known.contains_key(&inode);
-        let mut complete = self.each_mount(is_wanted, search.until, &mut found)?;
+        let mut shares = Shares::of_search(known.len());
+        let mut complete = self.each_mount(is_wanted, search.until, &mut shares, &mut found)?;
         if search.files {
-            let wanted = is_wanted;
-            let mut files = Files { wanted, search, sockets: HashMap::new(), found };
+            let (wanted, sockets) = (is_wanted, HashMap::new());
+            let mut files = Files { wanted, search, sockets, shares: &mut shares, found };
             complete &= files.search(&Dir::open(&self.root)?)?;
         }
         for &netns in wanted {
@@ -156,9 +158,11 @@ impl Proc {
         };
         let search = Search { until, ..Search::everything() };
         let wanted = |inode| inode >= FIRST_INODE;
-        let mut files = Files { wanted, search, sockets: HashMap::new(), found };
+        let mut shares = Shares::of_all();
+        let sockets = HashMap::new();
+        let mut files = Files { wanted, search, sockets, shares: &mut shares, found };
         let whole = files.search(&Dir::open(&self.root)?)?;
-        Ok((facts, whole))
+        Ok((facts, whole && !shares.is_cut))
     }
 
     /// Reads, in every mount namespace, the mounts of netns that [`Proc::mounts`] does not report.
@@ -187,16 +191,18 @@ impl Proc {
             facts.push(fact(Observation::Holder { netns: NetnsRef::inode(inode), holder }));
         };
         let until = Search::everything().until;
-        let whole = self.each_mount(|inode| !told.contains(&inode), until, found)?;
-        Ok((facts, whole))
+        let mut shares = Shares::of_all();
+        let whole = self.each_mount(|inode| !told.contains(&inode), until, &mut shares, found)?;
+        Ok((facts, whole && !shares.is_cut))
     }
 
-    /// Passes every mount of a wanted netns to `found`, but for copies that go with a mount of the node. Returns false if a
-    /// mount namespace could not be read.
+    /// Passes the mounts of wanted netns to `found`, as many as their shares allow, but for copies that go with a mount of
+    /// the node. Returns false if a mount namespace could not be read.
     fn each_mount(
         &self,
         wanted: impl Fn(u32) -> bool,
         until: BootNs,
+        shares: &mut Shares,
         mut found: impl FnMut(u32, Holder),
     ) -> io::Result<bool> {
         let root = Dir::open(&self.root)?;
@@ -210,7 +216,9 @@ impl Proc {
             let is_copy = propagation.is_copy(mount);
             let Some(inode) = mount.netns().filter(|inode| wanted(*inode)) else { return };
             let foreign = own != Some(place.mount_ns);
-            if !(is_copy && foreign) && ids.insert(mount.id) {
+            let is_known = (is_copy && foreign) || ids.contains(&mount.id);
+            if !is_known && shares.take(inode) {
+                ids.insert(mount.id);
                 let place = match first.filter(|_| !foreign) {
                     Some(pid) => MountNamespace { pid, ..place },
                     None => place,
@@ -268,15 +276,16 @@ fn mounted(
 const FIRST_INODE: u32 = 0xf000_0000;
 
 /// The search through fds.
-struct Files<W, F> {
+struct Files<'a, W, F> {
     wanted: W,
     search: Search,
     /// The netns of each socket inode seen, because many processes share one.
     sockets: HashMap<u64, Option<u32>>,
+    shares: &'a mut Shares,
     found: F,
 }
 
-impl<W: Fn(u32) -> bool, F: FnMut(u32, Holder)> Files<W, F> {
+impl<W: Fn(u32) -> bool, F: FnMut(u32, Holder)> Files<'_, W, F> {
     fn search(&mut self, root: &Dir) -> io::Result<bool> {
         let own = std::process::id();
         let mut complete = true;
@@ -327,7 +336,7 @@ impl<W: Fn(u32) -> bool, F: FnMut(u32, Holder)> Files<W, F> {
         let Some(inode) = inode.filter(|inode| (self.wanted)(*inode)) else {
             return Ok(());
         };
-        if process.home != Some(inode) && !process.is_ipwatch() {
+        if process.home != Some(inode) && !process.is_ipwatch() && self.shares.take(inode) {
             let (pid, comm) = (process.pid, process.comm());
             let holder = match socket {
                 true => Holder::Socket { pid, fd, comm },

@@ -15,11 +15,20 @@ use tokio::io::unix::AsyncFd;
 
 use super::Proc;
 use super::files::{Dir, numbered};
-use crate::reading::{self, Readings};
+use crate::clock;
+use crate::fact::BootNs;
+use crate::reading::{self, Readings, Watched};
 use crate::sources::ready::ready;
 
 /// Maximum number of bytes read of one mountinfo: about 300,000 mounts, three times the default of `fs.mount-max`.
 const LONGEST: u64 = 64 << 20;
+
+/// Maximum length of a line. A mount that was made with paths that system calls take has less: its root, its mount point
+/// and its options have up to 4 KiB each, and each byte may be escaped with four. But a directory can be reached step by
+/// step, as deep as one likes.
+const LONGEST_LINE: usize = 64 << 10;
+/// Length to which the mount point of a longer line is cut: even if every byte of it is escaped, more than `PATH_MAX`.
+const SHORTENED: usize = 5 * 4096;
 
 /// The used fields of one line of mountinfo, as the kernel escaped them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,19 +140,64 @@ fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
 
 /// Passes each line of a mountinfo to `each`. Returns false if there was more than the limit.
 pub(super) fn lines(path: &Path, each: impl FnMut(&[u8])) -> io::Result<bool> {
-    let above = path.parent().map(Dir::open).ok_or(io::ErrorKind::InvalidInput)??;
-    lines_of(above.watched("mountinfo")?, each)
+    let mut file = watched(path)?.take(LONGEST);
+    Ok(lines_of(&mut file, BootNs(u64::MAX), each)? && file.limit() > 0)
 }
 
-/// As [`lines`], for an open mountinfo.
-pub(super) fn lines_of(file: impl Read, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
-    let mut reader = BufReader::with_capacity(32 << 10, file.take(LONGEST));
+/// As [`lines`] of a mount namespace that is a tenant's perhaps: its length is not limited, and false is returned if it
+/// takes too long.
+pub(super) fn lines_until(path: &Path, until: BootNs, each: impl FnMut(&[u8])) -> io::Result<bool> {
+    lines_of(watched(path)?, until, each)
+}
+
+fn watched(path: &Path) -> io::Result<Watched<File>> {
+    let above = path.parent().map(Dir::open).ok_or(io::ErrorKind::InvalidInput)??;
+    above.watched("mountinfo")
+}
+
+/// As [`lines_until`], for an open mountinfo. Of a line that is too long, `each` gets what [`shortened`] makes of it.
+pub(super) fn lines_of(
+    file: impl Read,
+    until: BootNs,
+    mut each: impl FnMut(&[u8]),
+) -> io::Result<bool> {
+    let mut reader = BufReader::with_capacity(32 << 10, file);
     let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line)? > 0 {
-        each(line.strip_suffix(b"\n").unwrap_or(&line));
+    loop {
+        let read = reader.fill_buf()?;
+        if clock::now() > until {
+            return Ok(false);
+        }
+        let end = read.iter().position(|byte| *byte == b'\n');
+        let part = &read[..end.unwrap_or(read.len())];
+        // One byte more than is allowed shows that the line is too long.
+        let room = (LONGEST_LINE + 1).saturating_sub(line.len());
+        line.extend_from_slice(&part[..part.len().min(room)]);
+        let (is_last, used) = (read.is_empty(), part.len() + usize::from(end.is_some()));
+        reader.consume(used);
+        if end.is_none() && !is_last {
+            continue;
+        }
+        if line.len() > LONGEST_LINE {
+            shortened(&line).into_iter().for_each(|line| each(&line));
+        } else if !line.is_empty() {
+            each(&line);
+        }
+        if is_last {
+            return Ok(true);
+        }
         line.clear();
     }
-    Ok(reader.get_ref().limit() > 0)
+}
+
+/// A line about the same mount with a mount point that ends early, if it is of a netns: `net:[INODE]` is its root. Nobody
+/// can use that path, which is longer than any that a system call takes, and no command is made of it.
+fn shortened(line: &[u8]) -> Option<Vec<u8>> {
+    let fields: Vec<&[u8]> = line.splitn(6, |&byte| byte == b' ').collect();
+    let [id, parent, device, root, point, ..] = fields[..] else { return None };
+    numbered(root, "net")?;
+    let point = &point[..point.len().min(SHORTENED)];
+    Some([id, parent, device, root, point, b"rw - nsfs nsfs rw"].join(&b' '))
 }
 
 /// Watches for netns files that are mounted or unmounted in the node's mount namespace, which is that of the first

@@ -42,7 +42,7 @@ pub(super) fn each_mount(
     mut each: impl FnMut(MountNamespace, &Mount<'_>),
 ) -> io::Result<Pass> {
     let root = Dir::open(proc)?;
-    let mut walk = Walk { proc, each: &mut each };
+    let mut walk = Walk { proc, until, each: &mut each };
     let (mut read, mut unread) = (HashSet::new(), HashSet::new());
     let mut denied = Vec::new();
     let mut pass = Pass { complete: true, ..Pass::default() };
@@ -117,6 +117,7 @@ fn remember(known: &mut Vec<u32>, pid: u32) {
 
 struct Walk<'a, F> {
     proc: &'a Path,
+    until: BootNs,
     each: &'a mut F,
 }
 
@@ -124,7 +125,7 @@ impl<F: FnMut(MountNamespace, &Mount<'_>)> Walk<'_, F> {
     /// Reads one mountinfo. Returns whether it was read completely, or `None` if the task has released its namespaces
     /// (EINVAL, `mounts_open_common`) or is gone.
     fn read(&mut self, place: MountNamespace, path: &str) -> io::Result<Option<bool>> {
-        let lines = mounts::lines(&self.proc.join(path), |line| {
+        let lines = mounts::lines_until(&self.proc.join(path), self.until, |line| {
             if let Some(mount) = Mount::parse(line) {
                 (self.each)(place, &mount);
             }

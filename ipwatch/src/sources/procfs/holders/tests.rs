@@ -231,6 +231,25 @@ fn a_process_that_hides_its_namespaces_still_shows_its_mounts() {
 }
 
 #[test]
+fn a_tenant_with_many_mounts_fills_no_memory_and_hides_no_other_mount() {
+    let tree = Tree::new();
+    let many: String = (0..100_000)
+        .map(|id| format!("{id} 2 0:4 net:[4026532177] /{id} rw - nsfs nsfs rw\n"))
+        .collect();
+    tree.file("proc/10/mountinfo", &many);
+    tree.link("proc/10/ns/mnt", "mnt:[5]");
+    tree.file("proc/11/mountinfo", "200000 2 0:4 net:[4026532178] /x rw - nsfs nsfs rw\n");
+    tree.link("proc/11/ns/mnt", "mnt:[6]");
+    let both = [NetnsRef::inode(4_026_532_177), NetnsRef::inode(4_026_532_178)];
+    let facts = tree.proc().search(&both, Search::mounts()).unwrap();
+    let of = |netns| {
+        let (holders, complete) = held_by(&facts, netns);
+        (holders.len(), complete)
+    };
+    assert_eq!(both.map(of), [(256, true), (1, true)]);
+}
+
+#[test]
 fn a_netns_of_unknown_inode_and_a_search_out_of_time_prove_nothing() {
     let nameless = NetnsRef::nsid(4);
     let other = NetnsRef::inode(1);

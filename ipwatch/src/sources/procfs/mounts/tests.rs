@@ -30,6 +30,42 @@ fn escapes_that_are_none_stay_as_they_are() {
     assert_eq!(&*unescape(b"\\134040"), b"\\040", "unescaped once");
 }
 
+/// A mountinfo that goes on for ever without the end of a line, after these bytes.
+fn endless(begin: &'static [u8]) -> impl Read {
+    begin.chain(io::repeat(b'x'))
+}
+
+#[test]
+fn of_a_line_that_is_too_long_only_a_netns_mount_is_told_and_little_of_its_path() {
+    let tail = "\n9 1 0:4 net:[4026532178] /run/b rw - nsfs nsfs rw\n";
+    let of = |fields: &str| {
+        let text = format!("{fields}{}{tail}", "/d".repeat(10 << 20));
+        let mut told = Vec::new();
+        let whole = lines_of(text.as_bytes(), BootNs(u64::MAX), |line| {
+            assert!(line.len() <= LONGEST_LINE);
+            let mount = Mount::parse(line).unwrap();
+            told.push((mount.id, mount.netns(), mount.path().as_os_str().len() > 4_096));
+        });
+        assert!(whole.unwrap());
+        told
+    };
+    let after = (9, Some(4_026_532_178), false);
+    assert_eq!(of("7 2 0:4 net:[4026532177] /"), [(7, Some(4_026_532_177), true), after]);
+    assert_eq!(of("7 2 0:4 /"), [after], "of another file system");
+    assert_eq!(of(""), [after]);
+    // The limit itself is no longer than a line may be.
+    let long = format!("7 2 0:4 / /{} rw - tmpfs tmpfs rw", "x".repeat(LONGEST_LINE - 31));
+    let mut seen = 0;
+    lines_of(long.as_bytes(), BootNs(u64::MAX), |line| seen = line.len()).unwrap();
+    assert_eq!((long.len(), seen), (LONGEST_LINE, LONGEST_LINE));
+}
+
+#[test]
+fn a_mountinfo_without_an_end_is_given_up_in_time() {
+    let until = clock::now().plus(50_000_000);
+    assert!(!lines_of(endless(b"7 2 0:4 / /"), until, |_| {}).unwrap());
+}
+
 #[test]
 fn a_mount_wakes_the_watch_and_others_do_not() {
     if !root() {
