@@ -69,6 +69,7 @@ use crate::metrics;
 use crate::remedy::Daemon;
 use crate::rights::{self, Rights};
 use crate::sinks::{self, Sinks};
+use crate::sources::procfs::Proc;
 
 /// Events that a slow follower may fall behind; older ones are dropped for this follower.
 const FOLLOWERS_LAG: usize = 1024;
@@ -96,7 +97,10 @@ pub fn run(config: Config, reread: Reread) -> anyhow::Result<()> {
         let mut service = Service::start();
         let canary = if config.probes.canary { When::Daily } else { When::Asked };
         let network = Network::default();
-        let started = start::start(&config, Sight::Everything, canary, &network).await?;
+        // The socket's directory is this daemon's own since the socket was bound.
+        let notes = config.socket.parent().unwrap_or(Path::new("/"));
+        let proc = Proc::new().noting(notes);
+        let started = start::start(&config, Sight::Everything, canary, &network, proc).await?;
         let file = open_ledger(&config, &started)?;
         let node = started.boot.node.clone();
         let (asking, scrapes) = mpsc::channel(SCRAPES);
@@ -341,7 +345,7 @@ fn one_shot(
     on_runtime(async {
         let events = Streams::new(1);
         let network = Network::default();
-        let started = start::start(&config, sight, canary, &network).await?;
+        let started = start::start(&config, sight, canary, &network, Proc::new()).await?;
         let file = LedgerFile::open(None, &started.boot, Retention::default())?;
         let (_asking, scrapes) = mpsc::channel(1);
         // A one-shot prints its answer to standard output and serves no socket.

@@ -24,6 +24,7 @@ support::tests! {
     more_netns_than_are_kept_take_no_place_of_a_pod @ Alone Long,
     under_a_flood_a_stuck_pod_is_found_as_soon needs [Fuse] @ Alone,
     with_little_memory_left_it_keeps_less needs [Fuse, CountedMemory] @ Alone,
+    whose_mounts_have_it_killed_is_left_out needs [Fuse, CountedMemory] @ Alone,
     a_flood_of_addresses_concerns_its_netns_alone @ Alone Kernel Stock,
 }
 
@@ -263,7 +264,7 @@ impl Flood {
 }
 
 /// Each runs on as many CPUs as the machine has for this user: they are shared with the daemon.
-pub(crate) const FLOODS: [Flood; 8] = [
+pub(crate) const FLOODS: [Flood; 9] = [
     Flood {
         name: "addresses",
         script: "ip link add d0 type veth peer name d1 && ip link set d0 up && \
@@ -317,6 +318,20 @@ pub(crate) const FLOODS: [Flood; 8] = [
                  done && \
                  while :; do for n in 1 2; do ip -batch $0.batch$n; done; \
                    for n in 1 2; do ip address flush dev e$n scope global; done; done",
+    },
+    // A quarter of a million open files of one netns, and again and again another one without a task, whose holders are
+    // searched for.
+    Flood {
+        name: "files",
+        script: "exec bash -c ' \
+                   new() { \
+                     unshare -n sleep 600 & pid=$!; \
+                     until [ $(readlink /proc/$pid/ns/net) != $(readlink /proc/self/ns/net) ]; do \
+                       sleep 0.1; done; \
+                   }; \
+                   new; for n in $(seq 900); do exec {fd}</proc/$pid/ns/net; done; kill $pid; \
+                   for n in $(seq 280); do sleep 600 & done; \
+                   while :; do new; exec 9</proc/$pid/ns/net; kill $pid; sleep 1; done'",
     },
 ];
 
@@ -426,6 +441,67 @@ fn with_little_memory_left_it_keeps_less(lab: &Lab) {
     for said in ["memory is short", "memory is no longer short"] {
         assert_eq!(log.matches(said).count(), 1, "{said}: {log}");
     }
+}
+
+/// Makes a directory as deep as its first argument says, each with a name that mountinfo shows with four times as many
+/// bytes, and mounts it on itself. Only perl is on every Debian and takes relative paths for what they are.
+const DEEP: &str = r#"
+    my ($levels, $mount, $done) = @ARGV;
+    my ($name, $here) = ("\n" x 255, ".");
+    chdir "/mnt" or die;
+    for (1..$levels) { mkdir $name or die $!; chdir $name or die $!; }
+    syscall($mount, $here, $here, 0, 4096, 0) == 0 or die $!;
+    open(my $file, ">", $done) or die $!;
+    sleep 600;
+"#;
+/// `mount`, by `asm/unistd.h`.
+const MOUNT: u32 = if cfg!(target_arch = "x86_64") { 165 } else { 40 };
+
+/// A line of mountinfo counts as the daemon's memory, and a user can make one that is larger than its limit. Then it is
+/// killed; but not for ever.
+fn whose_mounts_have_it_killed_is_left_out(lab: &Lab) {
+    let open = OpenDir::new(lab);
+    let (done, script) = (open.0.join("deep.done"), open.0.join("deep.pl"));
+    fs::write(&script, DEEP).expect("write a script");
+    let own = Memory::named(lab, "stranger").expect("it is needed");
+    let run = format!(
+        "sleep 1 && exec unshare -m /bin/sh -c 'mount -t tmpfs none /mnt && \
+         exec perl {} 45000 {MOUNT} {}'",
+        script.display(),
+        done.display(),
+    );
+    let stranger = Stranger::start(&open.0, "deep", &run);
+    own.take(stranger.child.id());
+    until("the mount is made", 60, || done.exists());
+
+    let memory = Memory::counted(lab).expect("it is needed");
+    memory.limit(96 << 20);
+    let (config, state) = (Config::default().grace(1), lab.subdir("state"));
+    let start = || Daemon::spawn_by(memory.command(&daemon::binary()), lab, &config, &state);
+    // Nothing but its name holds it, so that its holders are searched for.
+    let empty = Netns::new(lab, "empty");
+    empty.veth_to_host();
+    let mut killed = 0;
+    let mut daemon = start();
+    while killed < 3 {
+        until("it is killed", 60, || daemon.has_ended().is_some());
+        killed += 1;
+        daemon = start();
+    }
+    daemon.await_ready();
+    let mut hung = Hung::mount_at(lab, "hung");
+    let pod = Netns::new(lab, "pod");
+    pod.veth_to_host();
+    pod.add_address(&lab.cidr(9), "eth0");
+    let mut helper = stuck::start(How::Kill, &pod, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    until("what is stuck is found", 30, || {
+        daemon.findings_in(pod.inode).iter().any(|finding| finding["status"] == "firing")
+    });
+    let said = daemon.source("procfs").expect("the source")["detail"].to_string();
+    let group = format!("/{}-stranger", lab.tag());
+    assert!(said.contains(&group) && said.contains("are not read"), "{said}");
+    assert_eq!(daemon.has_ended(), None);
 }
 
 /// More than an owner's netns may report at once, by probes or by netlink, and fewer messages than a netlink socket of the

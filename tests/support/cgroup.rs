@@ -84,9 +84,20 @@ impl Memory {
     /// `None` where no hierarchy here can have one without a change to groups of others.
     #[must_use]
     pub fn counted(lab: &Lab) -> Option<Self> {
-        let dir = memory_v1().or_else(memory_v2)?.join(format!("{}-memory", lab.tag()));
+        Self::named(lab, "memory")
+    }
+
+    /// As [`Memory::counted`], if a test has several.
+    #[must_use]
+    pub fn named(lab: &Lab, name: &str) -> Option<Self> {
+        let dir = memory_v1().or_else(memory_v2)?.join(format!("{}-{name}", lab.tag()));
         fs::create_dir_all(&dir).expect("make a cgroup");
         Some(Self(dir))
+    }
+
+    /// Moves a process into it.
+    pub fn take(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("move a process");
     }
 
     /// Sets its limit, in bytes, beyond which the kernel ends what is in it, after it has taken back what it can.

@@ -75,6 +75,7 @@ pub(super) struct Settings {
     /// Tasks that start, end or move are not all reported by events: an answer needs a fresh look.
     pub(super) polls: bool,
     pub(super) host: NetnsRef,
+    pub(super) proc: Proc,
 }
 
 impl Dispatch {
@@ -90,7 +91,7 @@ impl Dispatch {
         let (netns, netns_jobs) = sync_channel(QUEUE);
         let (looks, look_jobs) = sync_channel(QUEUE);
         let (search, search_jobs) = sync_channel(PASSES);
-        let Settings { observe_only, polls, host } = settings;
+        let Settings { observe_only, polls, host, proc: of_search } = settings;
 
         let visitor = Visitor { observe_only, out: emit.clone() };
         let post = |part| Restarts::new(part, Pace::default(), &troubles);
@@ -100,7 +101,7 @@ impl Dispatch {
             Post::start(netns_thread, post(NETNS), &readings, netns_jobs, move |worker| {
                 visitor.work(worker)
             })?;
-        let (proc, out) = (Proc::new(), emit.clone());
+        let (proc, out) = (of_search.clone(), emit.clone());
         let looks_thread = named("looks", Rights::ReadProcesses);
         let looking =
             Post::start(looks_thread, post(LOOKS), &readings, look_jobs, move |worker| {
@@ -109,7 +110,7 @@ impl Dispatch {
         let searcher = Searcher {
             out: emit.clone(),
             netns: netns.clone(),
-            proc: Proc::new(),
+            proc: of_search,
             has_snapshots: snapshots.is_some(),
             snapshots: Arc::new(Mutex::new(snapshots)),
             host,

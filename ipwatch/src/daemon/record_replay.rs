@@ -32,6 +32,7 @@ use crate::engine::{Engine, Settings};
 use crate::fact::{BootNs, Fact, Gate, Observation, Origin};
 use crate::finding::Change;
 use crate::map::Thresholds;
+use crate::sources::procfs::Proc;
 
 /// Version of the format. 1 had no repetitions.
 const VERSION: u32 = 2;
@@ -117,7 +118,8 @@ pub fn record(
     on_runtime(async move {
         let network = Network::default();
         let started =
-            start::start(&config, start::Sight::Everything, When::Never, &network).await?;
+            start::start(&config, start::Sight::Everything, When::Never, &network, Proc::new())
+                .await?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let end = tokio::time::sleep(duration.unwrap_or(Duration::from_secs(u32::MAX.into())));

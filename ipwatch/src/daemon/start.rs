@@ -143,6 +143,7 @@ pub(super) async fn start(
     sight: Sight,
     canary: When,
     network: &Network,
+    proc: Proc,
 ) -> anyhow::Result<Started> {
     let canary = if config.observe_only { When::Never } else { canary };
     // Before this thread gives up anything.
@@ -175,7 +176,7 @@ pub(super) async fn start(
 
     let polls = sight == Sight::Everything && !(loaded.sees_tasks && loaded.sees_creation);
     let has_bpf = loaded.snapshots.is_some();
-    let settings = Settings { observe_only: config.observe_only, polls, host };
+    let settings = Settings { observe_only: config.observe_only, polls, host, proc };
     let kept = (readings.clone(), troubles.clone());
     let dispatch = Dispatch::start(settings, &emit, loaded.snapshots, runtimes, kept, &starter)
         .context("cannot start a thread")?;

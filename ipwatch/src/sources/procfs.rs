@@ -9,6 +9,7 @@
 mod cgroup;
 mod cleanup;
 mod containers;
+mod fds;
 mod files;
 mod fuse;
 #[cfg(feature = "fuzzing")]
@@ -18,6 +19,7 @@ mod holders;
 mod look;
 mod mounts;
 mod namespaces;
+mod perils;
 mod pidns;
 mod propagation;
 mod runtimes;
@@ -25,7 +27,7 @@ mod shares;
 mod tasks;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use cgroup::Hierarchies;
 pub use holders::Search;
@@ -40,6 +42,11 @@ use crate::sources::probes::host;
 const NESTED: &str = "/proc is of a pid namespace within the node's first, as in kind, k3d, minikube or LXD: pids are \
                       its own, and processes outside of it are neither seen nor named";
 
+/// Why the mounts of somebody are not read.
+const AGAIN: &str = "three times within an hour, ipwatch was killed while it read them; lines of mountinfo that are as \
+                     long as its memory is large do that. They are read again an hour after the last time. What else \
+                     holds a network namespace without processes is not proven meanwhile";
+
 /// A `/proc`, and the related files elsewhere.
 #[derive(Debug, Clone)]
 pub struct Proc {
@@ -49,6 +56,7 @@ pub struct Proc {
     /// `/dev/kmsg`.
     kmsg: PathBuf,
     servers: fuse::Servers,
+    perils: perils::Perils,
 }
 
 impl Proc {
@@ -67,7 +75,22 @@ impl Proc {
             sys: PathBuf::from("/sys"),
             kmsg: PathBuf::from("/dev/kmsg"),
             servers: fuse::Servers::default(),
+            perils: perils::Perils::default(),
         }
+    }
+
+    /// Notes down in this directory whose mounts are being read, so that a daemon that was killed by that again and again
+    /// leaves them out. Without it if the directory cannot be used.
+    #[must_use]
+    pub(crate) fn noting(self, dir: &Path) -> Self {
+        let perils = perils::Perils::at(dir, clock::now()).unwrap_or_else(|error| {
+            tracing::debug!("{}: {error}", dir.display());
+            perils::Perils::default()
+        });
+        for name in perils.barred(clock::now()) {
+            tracing::warn!("the mounts of {} are not read: {AGAIN}", crate::escape::escape(name));
+        }
+        Self { perils, ..self }
     }
 
     /// The status of this source, as a fact: whether the namespaces of other users' processes can be read. The first
@@ -76,7 +99,7 @@ impl Proc {
     pub fn state(&self) -> Fact {
         let read =
             files::Dir::open(&self.root.join("1")).and_then(|dir| dir.namespace("ns/net", "net"));
-        let (status, detail) = match read {
+        let (mut status, mut detail) = match read {
             Ok(_) if host::pid_namespace().is_some() => (SourceStatus::Degraded, NESTED.to_owned()),
             Ok(_) => (SourceStatus::Active, String::new()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (
@@ -87,6 +110,12 @@ impl Proc {
             ),
             Err(error) => (SourceStatus::Down, format!("{}: {error}", self.root.display())),
         };
+        let barred = self.perils.barred(clock::now()).join(", ");
+        if !barred.is_empty() && status != SourceStatus::Down {
+            status = SourceStatus::Degraded;
+            let before = if detail.is_empty() { "" } else { "; " };
+            detail = format!("{detail}{before}the mounts of {barred} are not read: {AGAIN}");
+        }
         fact(Observation::Source(Source { name: SourceName::Procfs.into(), status, detail }))
     }
 }

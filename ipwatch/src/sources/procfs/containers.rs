@@ -37,7 +37,7 @@ impl Proc {
         let mut mount_ids = HashSet::new();
         let mut propagation = self.propagation(|mount| search.container(mount).is_some());
         let until = clock::now().plus(LONGEST);
-        let pass = namespaces::each_mount(&self.root, until, |place, mount| {
+        let pass = namespaces::each_mount(&self.root, &self.perils, until, |place, mount| {
             let is_copy = propagation.is_copy(mount);
             if let Some(id) = search.container(mount)
                 && !is_copy

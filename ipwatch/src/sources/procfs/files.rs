@@ -132,6 +132,11 @@ impl Dir {
 
     /// The entries of a directory whose names are numbers: tasks, threads, fds.
     pub(super) fn numbers(&self, path: &str) -> io::Result<Vec<u32>> {
+        self.first_numbers(path, usize::MAX).map(|(numbers, _)| numbers)
+    }
+
+    /// As [`numbers`](Self::numbers), the first so many of them, and whether these are all.
+    pub(super) fn first_numbers(&self, path: &str, most: usize) -> io::Result<(Vec<u32>, bool)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _reading = self.reading(path.as_ref())?;
         let listing = rustix::fs::openat(&self.fd, path, flags, Mode::empty())?;
@@ -139,9 +144,13 @@ impl Dir {
         for entry in rustix::fs::Dir::new(listing)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            numbers.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+            let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if numbers.len() >= most {
+                return Ok((numbers, false));
+            }
+            numbers.push(number);
         }
-        Ok(numbers)
+        Ok((numbers, true))
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::Proc;
+use super::fds::Fds;
 use super::files::{Dir, is_gone};
 use crate::clock;
 use crate::fact::{BootNs, FileSystem, Process};
@@ -82,13 +83,17 @@ impl Proc {
     fn read_openers(&self, at: BootNs, until: BootNs) -> io::Result<Openers> {
         let root = Dir::open(&self.root)?;
         let mut found = Openers { at, all: Vec::new(), complete: true };
+        let mut fds = Fds::new();
         for pid in root.numbers(".")? {
             if clock::now() > until || found.all.len() >= MOST_OPENERS {
                 found.complete = false;
                 break;
             }
-            match root.dir(pid.to_string()).and_then(|dir| opener(pid, &dir)) {
-                Ok(opener) => found.all.extend(opener),
+            match root.dir(pid.to_string()).and_then(|dir| opener(pid, &dir, &mut fds)) {
+                Ok((opener, whole)) => {
+                    found.all.extend(opener);
+                    found.complete &= whole;
+                }
                 Err(error) => found.complete &= is_gone(&error),
             }
         }
@@ -96,10 +101,11 @@ impl Proc {
     }
 }
 
-/// This process, if it has the device open.
-fn opener(pid: u32, dir: &Dir) -> io::Result<Option<Opener>> {
+/// This process, if it has the device open, and whether all its fds were seen.
+fn opener(pid: u32, dir: &Dir, fds: &mut Fds) -> io::Result<(Option<Opener>, bool)> {
     let mut found: Option<Opener> = None;
-    for fd in dir.numbers("fd")? {
+    let (fds, whole) = fds.of(dir)?;
+    for fd in fds {
         let name = format!("fd/{fd}");
         let mut buffer = [0; 64];
         if !dir.link(&name, &mut buffer).is_ok_and(|link| link == b"/dev/fuse") {
@@ -118,7 +124,7 @@ fn opener(pid: u32, dir: &Dir) -> io::Result<Option<Opener>> {
         let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
         opener.connections.extend(number.and_then(|number| number.trim().parse::<u32>().ok()));
     }
-    Ok(found)
+    Ok((found, whole))
 }
 
 /// STATX_DONT_SYNC: the file system of the file answers from its cache.

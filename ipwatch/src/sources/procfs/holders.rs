@@ -212,7 +212,7 @@ impl Proc {
         // Ids are unique on the node (`mnt_alloc_id`), whichever process shows them.
         let mut ids = HashSet::new();
         let mut propagation = self.propagation(|mount| mount.netns().is_some_and(&wanted));
-        let pass = namespaces::each_mount(&self.root, until, |place, mount| {
+        let pass = namespaces::each_mount(&self.root, &self.perils, until, |place, mount| {
             let is_copy = propagation.is_copy(mount);
             let Some(inode) = mount.netns().filter(|inode| wanted(*inode)) else { return };
             let foreign = own != Some(place.mount_ns);

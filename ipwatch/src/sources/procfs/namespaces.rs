@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
+use super::cgroup;
 use super::files::{Dir, is_gone};
 use super::mounts::{self, Mount};
+use super::perils::Perils;
 use crate::clock;
 use crate::fact::BootNs;
 
@@ -38,11 +40,12 @@ pub(super) struct Pass {
 /// namespaces, or if a namespace was read again after a failed read.
 pub(super) fn each_mount(
     proc: &Path,
+    perils: &Perils,
     until: BootNs,
     mut each: impl FnMut(MountNamespace, &Mount<'_>),
 ) -> io::Result<Pass> {
     let root = Dir::open(proc)?;
-    let mut walk = Walk { proc, until, each: &mut each };
+    let mut walk = Walk { proc, perils, until, each: &mut each };
     let (mut read, mut unread) = (HashSet::new(), HashSet::new());
     let mut denied = Vec::new();
     let mut pass = Pass { complete: true, ..Pass::default() };
@@ -117,6 +120,7 @@ fn remember(known: &mut Vec<u32>, pid: u32) {
 
 struct Walk<'a, F> {
     proc: &'a Path,
+    perils: &'a Perils,
     until: BootNs,
     each: &'a mut F,
 }
@@ -125,6 +129,13 @@ impl<F: FnMut(MountNamespace, &Mount<'_>)> Walk<'_, F> {
     /// Reads one mountinfo. Returns whether it was read completely, or `None` if the task has released its namespaces
     /// (EINVAL, `mounts_open_common`) or is gone.
     fn read(&mut self, place: MountNamespace, path: &str) -> io::Result<Option<bool>> {
+        let cgroup = || cgroup::of(&Dir::open(&self.proc.join(place.pid.to_string())).ok()?);
+        let is_strange = place.pid != 1 && place.pid != std::process::id();
+        let _under_way =
+            match is_strange.then(|| self.perils.enter(clock::now(), cgroup)).transpose() {
+                Ok(under_way) => under_way,
+                Err(barred) => return Err(io::Error::other(barred)),
+            };
         let lines = mounts::lines_until(&self.proc.join(path), self.until, |line| {
             if let Some(mount) = Mount::parse(line) {
                 (self.each)(place, &mount);

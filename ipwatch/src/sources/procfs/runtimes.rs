@@ -159,10 +159,9 @@ fn is_monitor(dir: &Dir, comm: &str) -> bool {
 
 fn read_runtime(pid: u32, engine: Engine, dir: &Dir, complete: &mut bool) -> Option<Found> {
     let (mut sockets, mut dirs) = (BTreeSet::new(), BTreeSet::new());
-    match dir.numbers("fd") {
-        Ok(fds) => {
-            let texts =
-                fds.into_iter().take(MOST_FDS).filter_map(|fd| link(dir, &format!("fd/{fd}")));
+    match dir.first_numbers("fd", MOST_FDS) {
+        Ok((fds, _)) => {
+            let texts = fds.into_iter().filter_map(|fd| link(dir, &format!("fd/{fd}")));
             for text in texts {
                 if let Some((state, _)) = text.split_once(BUNDLES) {
                     dirs.insert(state.to_owned());

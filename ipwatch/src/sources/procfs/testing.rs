@@ -122,6 +122,7 @@ impl Tree {
         };
         let servers = Default::default();
         let (root, sys, kmsg) = (self.path("proc"), self.path("sys"), self.path("kmsg"));
-        Proc { root, hierarchies, sys, kmsg, servers }
+        let perils = Default::default();
+        Proc { root, hierarchies, sys, kmsg, servers, perils }
     }
 }

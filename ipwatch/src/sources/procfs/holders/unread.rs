@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::io;
 
 use super::super::Proc;
+use super::super::fds::Fds;
 use super::super::files::{Dir, numbered};
 use crate::clock;
 use crate::fact::{BootNs, Holder};
@@ -14,8 +15,6 @@ use crate::fact::{BootNs, Holder};
 /// Maximum number of candidates of one search, and of one process.
 const MOST: usize = 8;
 const MOST_OF_ONE: usize = 2;
-/// Maximum number of sockets that one search looks at.
-const SOCKETS: usize = 65_536;
 
 impl Proc {
     /// The processes at whose Unix sockets fds wait unread, each socket once, and at most [`MOST`]. What cannot be read,
@@ -26,14 +25,14 @@ impl Proc {
     pub(crate) fn unread_fds(&self, until: BootNs) -> io::Result<Vec<Holder>> {
         let root = Dir::open(&self.root)?;
         let own = std::process::id();
-        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let (mut found, mut seen, mut fds) = (Vec::new(), HashSet::new(), Fds::new());
         for pid in root.numbers(".")?.into_iter().filter(|&pid| pid != own) {
             if clock::now() > until || found.len() >= MOST {
                 break;
             }
             // A process that ends meanwhile, or whose fds cannot be read.
             let Ok(dir) = root.dir(pid.to_string()) else { continue };
-            let more = of_process(pid, &dir, until, &mut seen).unwrap_or_default();
+            let more = of_process(pid, &dir, until, (&mut fds, &mut seen)).unwrap_or_default();
             found.extend(more);
         }
         found.truncate(MOST);
@@ -45,12 +44,11 @@ fn of_process(
     pid: u32,
     dir: &Dir,
     until: BootNs,
-    seen: &mut HashSet<u64>,
+    (fds, seen): (&mut Fds, &mut HashSet<u64>),
 ) -> io::Result<Vec<Holder>> {
     let mut found = Vec::new();
-    for fd in dir.numbers("fd")? {
-        // A process may have a million fds.
-        if clock::now() > until || seen.len() >= SOCKETS || found.len() >= MOST_OF_ONE {
+    for fd in fds.of(dir)?.0 {
+        if clock::now() > until || found.len() >= MOST_OF_ONE {
             break;
         }
         let mut buffer = [0; 64];
