@@ -3,6 +3,8 @@
 //!
 //! Only a runtime that answers, and that confirmed it after the grace, can show this. A sandbox that no runtime ever
 //! reported counts only if a kubelet of this node made it: pods of a cluster inside a container are unknown here.
+//!
+//! Who only visits what a sandbox has left behind is none of its tasks.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Listed, Subject};
@@ -51,11 +53,13 @@ fn verdict<'a>(map: &'a NodeMap, netns: &Netns, thresholds: &Thresholds) -> Opti
         Some(entry) => map.last_listed(&entry.sandbox.runtime)?,
         None => map.all_listed()?,
     };
+    // What was said before anybody was in it says nothing of those who are.
+    let from = netns.entered_since().map_or(from, |entered| entered.max(from));
     (said >= from).then_some(Verdict { since, said, entry })
 }
 
 fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Candidate> {
-    if netns.host || netns.dying.is_some() || netns.tasks().next().is_none() {
+    if netns.host || netns.dying.is_some() || netns.inhabitants().next().is_none() {
         return None;
     }
     let verdict = verdict(map, netns, thresholds)?;

@@ -370,6 +370,34 @@ fn a_leak_that_is_visited_is_found() {
     assert_eq!((found.code, found.since), (Code::NetnsLeaked, BootNs(1_000 * MS)));
     visit(&mut case, 31_300);
     assert_eq!(case.codes(), [Code::NetnsLeaked]);
+    // The runtime is asked again after the grace.
+    case.list(31_500, Vec::new());
+    visit(&mut case, 31_600);
+    assert_eq!(case.codes(), [Code::NetnsLeaked]);
+}
+
+/// What a runtime said before somebody entered the netns is no look at him.
+#[test]
+fn whoever_came_to_stay_where_all_had_left_is_found_by_a_listing_since_then() {
+    let entered = || {
+        let mut case = Case::with_runtime();
+        case.empty(1_000);
+        case.list(1_000, Vec::new());
+        case.list(31_500, Vec::new());
+        case.at(31_600, Observation::Task(task(TaskKey { pid: 70, tid: 70, start: 50 }, POD)));
+        case.wants(31_600);
+        case
+    };
+    let mut case = entered();
+    case.list(31_700, Vec::new());
+    assert_eq!(case.codes(), [], "it may be a visitor");
+    case.wants(32_200);
+    assert_eq!(case.codes(), [Code::IpHeldByDeadSandbox], "it was in, and it lives there");
+    let mut case = entered();
+    case.wants(32_200);
+    assert_eq!(case.codes(), [], "the runtime has not been asked since");
+    case.list(32_300, Vec::new());
+    assert_eq!(case.codes(), [Code::IpHeldByDeadSandbox]);
 }
 
 #[test]

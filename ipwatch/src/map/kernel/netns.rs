@@ -279,6 +279,17 @@ impl Netns {
         self.tasks.keys()
     }
 
+    /// Its known tasks, unless all of them may be visitors.
+    pub fn inhabitants(&self) -> impl Iterator<Item = &TaskKey> {
+        (!self.is_visited()).then(|| self.tasks()).into_iter().flatten()
+    }
+
+    /// When the first of those that are in it entered, if it was empty then.
+    #[must_use]
+    pub fn entered_since(&self) -> Option<BootNs> {
+        self.stay.map(|stay| stay.since)
+    }
+
     /// Its known tasks, each with its cgroup if known.
     pub fn cgroups(&self) -> impl Iterator<Item = (&TaskKey, Option<&str>)> {
         self.tasks.iter().map(|(task, cgroup)| (task, cgroup.as_deref()))
