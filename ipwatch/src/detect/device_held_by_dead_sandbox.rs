@@ -70,7 +70,7 @@ fn candidate(
         named.unwrap_or_default()
     );
     proof.tell(By::Netlink, seen, text);
-    let holders = map.holder_views(netns.id);
+    let holders = map.lasting_views(netns.id);
     let key = format!("{}/{}/{}/{}", boot.boot_id, netns.identity, parent.bus, parent.address);
     let is_found = evidence::is_found(Code::DeviceHeldByDeadSandbox, &key);
     Some(Candidate {
@@ -125,7 +125,7 @@ fn out(netns: &Netns, link: &Link) -> Option<Command> {
         same.and(set.owns(&["netns", "1"]))
     };
     let enter = Command::new("nsenter");
-    if let Some(task) = netns.tasks().next() {
+    if let Some(task) = netns.inhabitants().next() {
         let parts = [task.pid.into(), task.tid.into()];
         let enter = enter.word("--net=/proc/{}/task/{}/ns/net", &parts);
         return Some(guard::is_same_task(task).and(moves(enter)));

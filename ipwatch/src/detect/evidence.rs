@@ -309,10 +309,10 @@ pub(super) fn ask_runtime(map: &NodeMap, id: &str) -> Step {
     }
 }
 
-/// A command that succeeds only while a netns is the same: one of its tasks still exists, or, without tasks, it is
-/// still mounted on the node.
+/// A command that succeeds only while a netns is the same: one of its tasks still exists, or, without tasks other than
+/// visitors, it is still mounted on the node.
 pub(super) fn still(map: &NodeMap, netns: &Netns) -> Option<Command> {
-    if let Some(task) = netns.tasks().find(|key| map.task(key).is_some()) {
+    if let Some(task) = netns.inhabitants().find(|key| map.task(key).is_some()) {
         return Some(guard::is_same_task(task));
     }
     let inode = netns.names.inode?;

@@ -55,7 +55,7 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
     }
     let boot = map.boot()?;
     let subject = evidence::subject(map, netns);
-    let holders = map.holder_views(netns.id);
+    let holders = map.lasting_views(netns.id);
     let whose = evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("a pod"));
     Some(Candidate {
         code: Code::NetnsLeaked,

@@ -164,6 +164,11 @@ fn containers_of_one_pod_share_files_and_leak_nothing() {
 
 /// What is found of a dead container that has a file system mounted by an agent, and whose netns these mounts hold.
 fn found_beside_an_agent(mut case: Case, holders: &[Holder]) -> Vec<Candidate> {
+    beside_an_agent(&mut case, holders);
+    case.found()
+}
+
+fn beside_an_agent(case: &mut Case, holders: &[Holder]) {
     let alive = Observation::Sandbox(sandbox(Life::Alive, "Ready"));
     case.list(500, vec![alive.clone(), container(Life::Alive, "Running")]);
     case.list(1_000, vec![alive, container(Life::Dead, "Exited")]);
@@ -175,7 +180,6 @@ fn found_beside_an_agent(mut case: Case, holders: &[Holder]) -> Vec<Candidate> {
     case.at(32_100, Observation::ContainerMountsSearched { ids, complete: true });
     case.at(32_100, Observation::HoldersSearched { netns: POD, complete: true });
     case.searched(33_000, holders);
-    case.found()
 }
 
 /// Only the agent's finding pages, so it is as severe as what the agent keeps.
@@ -208,4 +212,19 @@ fn a_leaked_netns_follows_from_an_agents_mounts_only_where_nothing_else_holds_it
         let cause = follows.then(|| (root.code, root.key.clone()));
         assert_eq!(leaked.caused_by, cause, "{:#?}", leaked.holders);
     }
+}
+
+/// An agent that looks into the netns is no further holder of it.
+#[test]
+fn a_leaked_netns_follows_from_an_agents_mounts_while_somebody_visits_it() {
+    let mut case = Case::with_runtime();
+    beside_an_agent(&mut case, &[mount_of("/host/run/netns/cni-1", 5, 40)]);
+    let before = case.found();
+    let visitor = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+    case.at(33_100, Observation::Task(visitor));
+    case.wants(33_100);
+    let leaked = case.found().into_iter().find(|one| one.code == Code::NetnsLeaked).unwrap();
+    let root = leaked.caused_by.as_ref().map(|(code, _)| *code);
+    assert_eq!(root, Some(Code::MountLeakBlocksRemoval), "{:#?}", leaked.holders);
+    assert_eq!(case.found(), before);
 }

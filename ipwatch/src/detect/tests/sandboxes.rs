@@ -308,6 +308,12 @@ pub(super) fn a_device_of_the_node_in_a_dead_sandbox_is_found() {
     let found = case.only();
     assert_eq!(found.code, Code::DeviceHeldByDeadSandbox);
     assert!(found.evidence[1].text.contains("eth1 (pci 0000:00:05.0, driver ena)"), "{found:#?}");
+    // The way to it leads through the mount, and not through who visits the netns.
+    let visitor = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+    case.at(31_600, Observation::Task(visitor.clone()));
+    case.wants(31_600);
+    assert_eq!(case.only(), found, "while somebody visits it");
+    case.at(31_700, Observation::TaskReleased { task: visitor.key });
     case.at(32_000, Observation::Link { netns: POD, link: link(None) });
     assert_eq!(case.codes(), [], "a veth is no device of the node");
 }
@@ -398,6 +404,34 @@ fn whoever_came_to_stay_where_all_had_left_is_found_by_a_listing_since_then() {
     assert_eq!(case.codes(), [], "the runtime has not been asked since");
     case.list(32_300, Vec::new());
     assert_eq!(case.codes(), [Code::IpHeldByDeadSandbox]);
+}
+
+/// A visitor keeps nothing alive: a finding that named him would change with each visit.
+#[test]
+fn a_visitor_is_not_named_among_what_holds_a_leaked_netns() {
+    let holders = [
+        vec![mount_of(PATH, 1, 1)],
+        vec![Holder::Fd { pid: 9, fd: 3, comm: "agent".into() }],
+        vec![],
+    ];
+    for holders in holders {
+        let mut case = Case::with_runtime();
+        case.empty(1_000);
+        case.list(1_000, Vec::new());
+        case.searched(31_200, &holders);
+        case.searched(31_800, &holders);
+        let before = case.only();
+        assert_eq!(before.code, Code::NetnsLeaked);
+        // The guard of commands about it.
+        let still = |case: &Case| {
+            evidence::still(&case.0, case.0.netns(case.0.find(&POD).unwrap()).unwrap())
+        };
+        let guard = still(&case);
+        let agent = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+        case.at(31_900, Observation::Task(agent));
+        case.wants(31_900);
+        assert_eq!((case.only(), still(&case)), (before, guard), "while it is in");
+    }
 }
 
 #[test]

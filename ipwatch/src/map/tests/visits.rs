@@ -273,3 +273,20 @@ fn whoever_is_in_a_netns_that_is_not_torn_down_after_all_lives_there() {
     feed.wants(600);
     assert_eq!(idle_since(&feed, &netns), None);
 }
+
+/// Findings that list who has been in a netns for a while name nobody who visits an empty one.
+#[test]
+fn a_visitor_is_no_resident() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    kept_by_an_fd(&mut feed, netns);
+    let id = feed.map.find(&netns).unwrap();
+    let kinds = |feed: &Feed| -> Vec<_> {
+        feed.map.resident_views(id, feed.at).iter().map(|holder| holder.kind).collect()
+    };
+    feed.tell(Observation::Task(task(11, netns)));
+    feed.wants(1);
+    assert_eq!(kinds(&feed), [HolderKind::Fd]);
+    feed.wants(600);
+    assert_eq!(kinds(&feed), [HolderKind::Process, HolderKind::Fd], "it lives there");
+}

@@ -170,7 +170,15 @@ impl NodeMap {
         views
     }
 
-    /// As [`NodeMap::holder_views`], without tasks that entered recently: health probes and shells pass through a pod
+    /// As [`NodeMap::holder_views`], without the visitors of a netns that is empty but for them: they keep nothing alive,
+    /// and each would change the findings about it.
+    #[must_use]
+    pub fn lasting_views(&self, id: NetnsId) -> Vec<contract::Holder> {
+        let Some(entry) = self.netns(id) else { return Vec::new() };
+        self.views_of(entry, |_| !entry.is_visited())
+    }
+
+    /// As [`NodeMap::lasting_views`], without tasks that entered recently: health probes and shells pass through a pod
     /// all day, and each would change the findings about it. All tasks are listed if all are recent.
     #[must_use]
     pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
@@ -180,7 +188,7 @@ impl NodeMap {
             task.is_some_and(|task| now.since(task.since) < PASSING)
         };
         let all = entry.tasks().all(passes);
-        self.views_of(entry, |key| all || !passes(key))
+        self.views_of(entry, |key| !entry.is_visited() && (all || !passes(key)))
     }
 
     /// These tasks, which are sorted. Of each process the first ones are listed and the others are counted: an exit of
