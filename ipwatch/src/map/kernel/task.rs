@@ -394,6 +394,8 @@ impl NodeMap {
         entry.inhabited();
         let searching = entry.has_hidden_holder();
         self.scheduler.inhabited(netns, searching);
+        // While they might have been visitors, nothing was named after them.
+        self.netns_named(netns);
         self.workload.ask_owner(netns);
         self.mark_in(netns, Kinds::TASKS);
     }

@@ -290,3 +290,75 @@ fn a_visitor_is_no_resident() {
     feed.wants(600);
     assert_eq!(kinds(&feed), [HolderKind::Process, HolderKind::Fd], "it lives there");
 }
+
+const UID: &str = "1c0de3f2-8a5b-4c9d-9e8f-0123456789ab";
+const OTHER: &str = "9f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+
+/// A cached result of the sandbox [`ID`].
+fn cached(pod: Option<PodName>) -> Observation {
+    Observation::Attachment(Attachment {
+        made: None,
+        container_id: ID.into(),
+        ifname: "eth0".into(),
+        network: "net".into(),
+        netns_path: None,
+        ips: vec![(ip(5), 24)],
+        pod,
+    })
+}
+
+/// The containers and the pods by which tenures were named since the last call.
+fn named(feed: &mut Feed) -> Vec<(Option<String>, Option<String>)> {
+    let events = feed.map.take_tenures().into_iter();
+    let who = events.filter_map(|event| match event {
+        TenureEvent::Named { who, .. } => Some(who),
+        _ => None,
+    });
+    let ids = who.map(|who| {
+        let (container, pod) = (who.container.as_ref(), who.pod.as_ref());
+        (container.and_then(|it| it.id.clone()), pod.and_then(|it| it.uid.clone()))
+    });
+    ids.collect()
+}
+
+/// No runtime tells of its sandbox. What a name says of a tenure that has been kept is never taken back.
+#[test]
+fn a_visitor_gives_a_netns_no_name() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Address { netns, address: address(5) });
+    kept_by_an_fd(&mut feed, netns);
+    let id = feed.map.find(&netns).unwrap();
+    let pod = PodName { namespace: "shop".into(), name: "web-0".into(), uid: Some("a".into()) };
+    feed.tell(cached(Some(pod)));
+    feed.wants(1);
+    let before = feed.map.sandbox_of(id);
+    assert_eq!(before.1.as_ref().and_then(|pod| pod.name.as_deref()), Some("web-0"));
+    assert_eq!(named(&mut feed), [(Some(ID.into()), Some("a".into()))]);
+    feed.tell(Observation::Task(task(11, netns)));
+    let path = format!("/kubepods/pod{UID}/{OTHER}");
+    feed.tell(Observation::Cgroup { task: task(11, netns).key, path });
+    feed.wants(1);
+    assert_eq!(feed.map.sandbox_of(id), before);
+    let by_visitor = (Some(OTHER.into()), Some(UID.into()));
+    assert!(!named(&mut feed).contains(&by_visitor));
+    feed.tell(Observation::TaskReleased { task: task(11, netns).key });
+    feed.wants(1);
+    assert_eq!(feed.map.sandbox_of(id), before);
+}
+
+/// A pod is known before any of its containers, which makes no owner.
+#[test]
+fn whoever_stays_gives_a_netns_his_name_once_he_lives_there() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Address { netns, address: address(5) });
+    kept_by_an_fd(&mut feed, netns);
+    feed.tell(Observation::Task(task(11, netns)));
+    let path = format!("/kubepods/pod{UID}");
+    feed.tell(Observation::Cgroup { task: task(11, netns).key, path });
+    feed.wants(1);
+    assert_eq!(named(&mut feed), []);
+    feed.wants(600);
+    assert_eq!(named(&mut feed), [(None, Some(UID.into()))]);
+}

@@ -17,7 +17,7 @@ use crate::map::{NetnsId, NodeMap, SandboxEntry};
 const GONE: &str = "gone";
 
 impl NodeMap {
-    /// The container and the pod of a netns's sandbox, as far as known.
+    /// The container and the pod of a netns's sandbox, as far as known. Who only visits the netns is no witness.
     #[must_use]
     pub fn sandbox_of(&self, id: NetnsId) -> (Option<Container>, Option<Pod>) {
         let Some(entry) = self.netns(id) else { return (None, None) };
@@ -31,7 +31,8 @@ impl NodeMap {
         let mut first_container = None;
         // Thousands of threads may be in one cgroup.
         let mut last = None;
-        for (_, cgroup) in entry.cgroups() {
+        let witnesses = (!entry.is_visited()).then(|| entry.cgroups());
+        for (_, cgroup) in witnesses.into_iter().flatten() {
             if cgroup.is_none() || std::mem::replace(&mut last, cgroup) == cgroup {
                 continue;
             }
