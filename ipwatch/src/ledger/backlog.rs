@@ -40,7 +40,7 @@ pub(super) struct Backlog {
     findings: HashMap<String, FindingRow>,
     tenures: BTreeMap<RowKey, Row>,
     /// Ended tenures, the oldest first, and those in netns that no container is known to have, which are dropped first;
-    /// `resolved` has the findings.
+    /// `resolved` has the findings. Each row has one place, however often a newer version of it comes.
     ended: VecDeque<RowKey>,
     ended_of_strangers: VecDeque<RowKey>,
     memory_is_short: bool,
@@ -51,14 +51,16 @@ pub(super) struct Backlog {
 
 impl Backlog {
     pub(super) fn finding(&mut self, id: &str, row: FindingRow) {
-        if row.ended != 0 {
-            self.resolved.push_back(id.to_owned());
+        let is_over = row.ended != 0;
+        let before = self.findings.insert(id.to_owned(), row);
+        match (before.is_some_and(|row| row.ended != 0), is_over) {
+            (false, true) => self.resolved.push_back(id.to_owned()),
+            // It was opened again.
+            (true, false) => self.resolved.retain(|known| known != id),
+            _ => {}
         }
-        self.findings.insert(id.to_owned(), row);
         if self.resolved.len() > ENDED_KEPT / 8
             && let Some(oldest) = self.resolved.pop_front()
-            // It may have been opened again since.
-            && self.findings.get(&oldest).is_some_and(|row| row.ended != 0)
         {
             self.findings.remove(&oldest);
             self.lost += 1;
@@ -66,7 +68,7 @@ impl Backlog {
     }
 
     pub(super) fn tenure(&mut self, name: RowKey, row: Row) {
-        if row.ended() != 0 {
+        if row.ended() != 0 && !self.ends(&name) {
             let ended = if row.is_named() { &mut self.ended } else { &mut self.ended_of_strangers };
             ended.push_back(name);
         }
@@ -80,8 +82,11 @@ impl Backlog {
         while self.ended.len() + self.ended_of_strangers.len() > most {
             let oldest = self.ended_of_strangers.pop_front().or_else(|| self.ended.pop_front());
             let Some(oldest) = oldest else { return };
-            self.tenures.remove(&oldest);
-            self.lost += 1;
+            // It may have been forgotten, or be open again, since.
+            if self.ends(&oldest) {
+                self.tenures.remove(&oldest);
+                self.lost += 1;
+            }
         }
     }
 

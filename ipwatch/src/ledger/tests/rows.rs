@@ -85,6 +85,57 @@ fn only_what_is_over_is_given_up_and_that_is_counted() {
     assert_eq!(backlog.tenures().filter(|(_, row)| row.ended() == 0).count(), 1);
 }
 
+/// An address that flaps beyond its budget writes one row again and again.
+#[test]
+fn a_row_that_is_written_again_and_again_takes_one_place() {
+    let (mut open, mut backlog) = (Open::default(), Backlog::default());
+    let mut ended = |name: &str, ip: &str| {
+        open.held(key(name), tenure(ip, 1));
+        open.released(&key(name), CALENDAR.wall(BootNs(2 * SECOND)), "address-deleted").unwrap()
+    };
+    let (other, flaps) = (ended("other", "10.0.0.1"), ended("flaps", "10.0.0.2"));
+    backlog.tenure(other.name(), other);
+    for _ in 0..10_000 {
+        backlog.tenure(flaps.name(), flaps.clone());
+    }
+    assert_eq!((backlog.len(), backlog.lost()), (2, 0));
+    backlog.set_memory_short(true);
+    assert_eq!((backlog.len(), backlog.lost()), (2, 0));
+}
+
+/// What was written as ended and goes on after all is no row that may be given up, nor is one that must not be written.
+#[test]
+fn only_rows_that_wait_and_are_over_have_a_place_among_the_ended() {
+    let (mut open, mut backlog) = (Open::default(), Backlog::default());
+    for n in 0..10_000_u64 {
+        let lasts = open.held(key("k"), tenure("10.0.0.1", n + 2)).unwrap();
+        let at = CALENDAR.wall(BootNs((n + 2) * SECOND));
+        let over = open.released(&key("k"), at, "address-deleted").unwrap();
+        backlog.tenure(over.name(), over.clone());
+        match n {
+            0 => backlog.tenure(lasts.name(), lasts),
+            1 => backlog.forget(&over.name()),
+            _ => {}
+        }
+    }
+    assert_eq!(backlog.tenures().filter(|(_, row)| row.ended() == 0).count(), 1);
+    assert_eq!(backlog.lost() + backlog.len() as u64, 10_000 - 1);
+}
+
+#[test]
+fn a_finding_that_is_resolved_again_and_again_takes_one_place() {
+    let mut backlog = Backlog::default();
+    backlog.finding("other", finding(Status::Resolved));
+    let (open, resolved) = (finding(Status::Pending), finding(Status::Resolved));
+    for _ in 0..2_000 {
+        backlog.finding("flaps", resolved.clone());
+        backlog.finding("flaps", resolved.clone());
+        backlog.finding("flaps", open.clone());
+    }
+    backlog.finding("flaps", resolved);
+    assert_eq!((backlog.len(), backlog.lost()), (2, 0));
+}
+
 /// While memory is short fewer rows wait, also of a batch that comes back unwritten.
 #[test]
 fn while_memory_is_short_fewer_rows_wait() {
