@@ -181,7 +181,7 @@ impl Flaps {
         self.lost
     }
 
-    /// TenantKind tenures they were, the most first. Less than the whole if there are very many users.
+    /// Whose tenures they were, the most first. Less than the whole if there are very many users.
     pub(super) fn lost_of(&self) -> Vec<(TenantKind, u64)> {
         let mut lost: Vec<_> = self.lost_of.iter().map(|(whose, count)| (*whose, *count)).collect();
         lost.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

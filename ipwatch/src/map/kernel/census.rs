@@ -61,7 +61,6 @@ pub(in crate::map) struct Census {
     waits: bool,
     /// Netns that cannot give their places, and since when.
     passed_over: (BootNs, BTreeSet<NetnsId>),
-    /// Whether kept netns of users lead from the node to what is left out, as of a tick: many ask, and it takes a walk.
     /// The first processes of living sandboxes in order, as of a tick: tasks in what is left out are many.
     first_pids: Option<(Tick, Vec<u32>)>,
 }

@@ -50,7 +50,7 @@ pub(in crate::map) struct Owners {
     /// A leftover may count sooner than was planned.
     hasten: bool,
     /// Netns owned by a sandbox of a kubelet that no runtime has reported.
-    unresolved_peers: BTreeSet<NetnsId>,
+    strangers: BTreeSet<NetnsId>,
     /// Sandbox and netns.
     claims: BTreeSet<(String, NetnsId)>,
 }
@@ -73,7 +73,7 @@ impl Owners {
 
     pub(in crate::map) fn forget(&mut self, id: NetnsId, owner: Option<&Owner>) {
         self.some.remove(&id);
-        self.unresolved_peers.remove(&id);
+        self.strangers.remove(&id);
         if let Some(owner) = owner {
             self.claims.remove(&(owner.sandbox.clone(), id));
         }
@@ -340,8 +340,8 @@ impl NodeMap {
             .filter(|entry| entry.owner().is_some_and(strange))
             .map(|entry| entry.id)
             .collect();
-        if self.workload.owners.unresolved_peers != strangers {
-            self.workload.owners.unresolved_peers = strangers;
+        if self.workload.owners.strangers != strangers {
+            self.workload.owners.strangers = strangers;
             self.changes.mark(Kinds::NETNS);
         }
     }
@@ -359,12 +359,12 @@ impl NodeMap {
                 _ => None,
             }
         };
-        self.workload.owners.unresolved_peers.iter().filter_map(since).collect()
+        self.workload.owners.strangers.iter().filter_map(since).collect()
     }
 
     /// Netns whose owning sandbox no runtime has reported.
     pub fn strangers(&self) -> impl Iterator<Item = &Netns> {
-        self.workload.owners.unresolved_peers.iter().filter_map(|id| self.netns(*id))
+        self.workload.owners.strangers.iter().filter_map(|id| self.netns(*id))
     }
 
     /// Netns without any task but visitors, in no order.
