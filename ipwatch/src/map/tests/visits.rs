@@ -362,3 +362,30 @@ fn whoever_stays_gives_a_netns_his_name_once_he_lives_there() {
     feed.wants(600);
     assert_eq!(named(&mut feed), [(None, Some(UID.into()))]);
 }
+
+/// The result cache is read after the pod has begun.
+#[test]
+fn a_container_of_a_pod_whose_result_is_read_later_is_its_sandboxes() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    assert!(searches(&feed.wants(1_000)));
+    feed.tell(Observation::HoldersSearched { netns, complete: true });
+    feed.tell(Observation::Task(task(10, netns)));
+    let path = format!("/kubepods/pod{UID}/{OTHER}");
+    feed.tell(Observation::Cgroup { task: task(10, netns).key, path });
+    feed.wants(1);
+    feed.wants(600);
+    let owner = |feed: &Feed| {
+        let entry = feed.map.netns(feed.map.find(&netns).unwrap()).unwrap();
+        entry.owner().map(|owner| owner.sandbox.clone())
+    };
+    assert_eq!(owner(&feed).as_deref(), Some(OTHER));
+    let pod = PodName { namespace: "shop".into(), name: "web-0".into(), uid: Some(UID.into()) };
+    feed.tell(cached(Some(pod)));
+    feed.wants(1);
+    assert_eq!(owner(&feed).as_deref(), Some(ID));
+    feed.tell(Observation::TaskReleased { task: task(10, netns).key });
+    feed.wants(1);
+    assert_eq!(owner(&feed).as_deref(), Some(ID), "also when it has left");
+}

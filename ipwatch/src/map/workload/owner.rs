@@ -12,7 +12,7 @@ use super::calls::HUNG;
 use super::proof::Proofs;
 use super::runtime::SandboxVerdict;
 use super::sandbox::strip_var;
-use crate::fact::cgroup::{attribution, is_nested};
+use crate::fact::cgroup::{Attribution, attribution, is_nested};
 use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
 
 /// What an empty netns without an IP may outlive its sandbox by, in graces: dockerd removes the files of ended netns
@@ -222,10 +222,17 @@ impl NodeMap {
             .or_else(|| before.filter(|known| known.certainty != Certainty::ByCgroup).cloned())
     }
 
-    /// Who owns it by a former guess. Its runtime may have told since then of which sandbox the container is.
+    /// Who owns it by a former guess. Its runtime may have told since then of which sandbox the container is, or the
+    /// result cache of its pod.
     fn still_owned(&self, entry: &Netns, known: &Owner) -> Option<Owner> {
+        let uid = || {
+            let mut found = entry.cgroups().filter_map(|(_, cgroup)| attribution(cgroup?));
+            let is_known =
+                |found: &Attribution| found.container_id.as_ref() == Some(&known.sandbox);
+            found.find(is_known)?.pod_uid
+        };
+        let sandbox = self.sandbox_with(&known.sandbox, uid).unwrap_or(&known.sandbox);
         let runtimes = &self.workload.runtimes;
-        let sandbox = runtimes.sandbox_of_container(&known.sandbox).unwrap_or(&known.sandbox);
         let in_hosts = runtimes.sandbox(sandbox).is_some_and(|it| it.sandbox.host_network);
         let is_another = in_hosts || self.is_anothers(entry, sandbox);
         (!is_another).then(|| self.owned(sandbox, known.certainty, known.kubelet))
@@ -268,6 +275,22 @@ impl NodeMap {
         known.peek().is_some() && known.all(|path| is_mounted_only_elsewhere(entry, path))
     }
 
+    /// The sandbox of a container: by its runtime, else by the result cache, which may have it for the pod with this uid.
+    fn sandbox_with<'a>(
+        &'a self,
+        container: &'a str,
+        uid: impl FnOnce() -> Option<String>,
+    ) -> Option<&'a str> {
+        let known = self.workload.runtimes.sandbox_of_container(container);
+        let cached = || self.attachment_of(container).map(|_| container);
+        let by_uid = || {
+            // Where nothing is cached, no cgroup needs to be read for the uid.
+            let uid = (!self.workload.attachments.is_empty()).then(uid)??;
+            Some(&*self.attachment_by_uid(&uid)?.container_id)
+        };
+        known.or_else(cached).or_else(by_uid)
+    }
+
     /// The sandbox of most of the tasks in a netns. A few may belong to others: agents and CNI daemons of other pods
     /// enter it, and pods in the host's network have no netns of their own.
     fn owner_by_cgroup(&self, entry: &Netns) -> Option<(String, bool)> {
@@ -278,13 +301,7 @@ impl NodeMap {
                 continue;
             };
             let Some(id) = found.container_id else { continue };
-            let known = self.workload.runtimes.sandbox_of_container(&id).map(str::to_owned);
-            let by_uid = || {
-                let attachment = self.attachment_by_uid(found.pod_uid.as_deref()?)?;
-                Some(attachment.container_id.clone())
-            };
-            let cached = self.attachment_of(&id).is_some().then(|| id.clone());
-            let sandbox = known.or(cached).or_else(by_uid).unwrap_or(id);
+            let sandbox = self.sandbox_with(&id, || found.pod_uid).map(str::to_owned).unwrap_or(id);
             let elsewhere = self.workload.owners.netns_of(&sandbox).any(|other| other != entry.id);
             let host =
                 self.workload.runtimes.sandbox(&sandbox).is_some_and(|s| s.sandbox.host_network);
