@@ -34,6 +34,7 @@ mod reload;
 mod restarts;
 mod scrape;
 mod scraped;
+mod search_pace;
 mod service;
 mod span_links;
 mod start;

@@ -329,7 +329,7 @@ pub(crate) const FLOODS: [Flood; 9] = [
                      until [ $(readlink /proc/$pid/ns/net) != $(readlink /proc/self/ns/net) ]; do \
                        sleep 0.1; done; \
                    }; \
-                   new; for n in $(seq 900); do exec {fd}</proc/$pid/ns/net; done; kill $pid; \
+                   new; for n in $(seq 450); do exec {fd}</proc/$pid/ns/net; done; kill $pid; \
                    for n in $(seq 280); do sleep 600 & done; \
                    while :; do new; exec 9</proc/$pid/ns/net; kill $pid; sleep 1; done'",
     },

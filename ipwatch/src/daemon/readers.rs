@@ -5,6 +5,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::jobs::{LookJob, NetnsJob, SearchJob};
+use super::search_pace::Pace;
 use super::workers::{Ended, Worker, doubted, still_holds};
 use super::{fds_in_flight, orphan_sockets};
 use crate::clock;
@@ -157,8 +158,13 @@ pub(super) struct Searcher {
 
 impl Searcher {
     pub(super) fn work(&self, worker: &Worker<SearchJob>) -> Ended {
-        while let Some(job) = worker.next() {
+        let mut pace = Pace::default();
+        while let Some(job) = self.next(worker, &mut pace) {
+            let (began, is_search) = (clock::now(), matches!(job, SearchJob::Holders(_)));
             let (searched, left) = worker.during(|| self.search(job));
+            if is_search {
+                pace.ended(began, clock::now());
+            }
             let told = left.as_ref().and_then(doubted).into_iter().collect();
             let told = self.out.send_blocking(told);
             if searched.is_err() || told.is_err() || left.is_some() {
@@ -166,6 +172,22 @@ impl Searcher {
             }
         }
         Ok(())
+    }
+
+    /// The next job; the searches for holders are one, and wait for their turn.
+    fn next(&self, worker: &Worker<SearchJob>, pace: &mut Pace) -> Option<SearchJob> {
+        loop {
+            let job = match pace.due() {
+                None => worker.next().map(Some)?,
+                Some(due) if due <= clock::now() => None,
+                Some(due) => worker.next_before(due)?,
+            };
+            match job {
+                Some(SearchJob::Holders(netns)) => pace.add(netns),
+                Some(job) => return Some(job),
+                None => return Some(SearchJob::Holders(pace.take())),
+            }
+        }
     }
 
     /// The snapshots; `None` if there are none, or if another thread hangs in one.

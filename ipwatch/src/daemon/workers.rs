@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -33,6 +33,20 @@ impl<J> Worker<J> {
         }
         // Nobody else holds this lock: a thread that was left behind does not return for a job.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    }
+
+    /// As [`Worker::next`], but no job if none has come until then.
+    pub(super) fn next_before(&self, until: BootNs) -> Option<Option<J>> {
+        if self.slot.is_left() {
+            return None;
+        }
+        let patience = Duration::from_nanos(until.since(clock::now()));
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        match jobs.recv_timeout(patience) {
+            Ok(job) => Some(Some(job)),
+            Err(RecvTimeoutError::Timeout) => Some(None),
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
     }
 
     /// Does a job. Also returns the target at which it hung, if this thread was left behind.

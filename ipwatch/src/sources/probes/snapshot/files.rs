@@ -23,6 +23,8 @@ pub(super) struct Chosen {
     told: HashMap<(u64, u32), usize>,
     /// Files of other netns.
     others: usize,
+    /// The netns of the last record, if there was no room for it: files of one netns come one after another.
+    full: Option<(u64, u32)>,
     /// Whether a record was left out.
     pub(super) is_cut: bool,
 }
@@ -37,26 +39,28 @@ impl Chosen {
             most_of_one: share.clamp(FEWEST_OF_ONE, MOST_OF_ONE),
             told: HashMap::new(),
             others: 0,
+            full: None,
             is_cut: false,
         }
     }
 
     /// Whether this file is told.
     pub(super) fn takes(&mut self, file: &FileRecord) -> bool {
-        let netns = file.netns;
-        let is_wanted = self.is_wanted(&netns);
-        if !is_wanted && self.others >= MOST {
-            self.is_cut = true;
+        let netns = (file.netns.cookie, file.netns.inode);
+        if self.full == Some(netns) {
             return false;
         }
-        let told = self.told.entry((netns.cookie, netns.inode)).or_default();
-        if *told >= if is_wanted { self.most_of_one } else { MOST_OF_ONE } {
-            self.is_cut = true;
-            return false;
-        }
-        *told += 1;
-        self.others += usize::from(!is_wanted);
-        true
+        let is_wanted = self.is_wanted(&file.netns);
+        let has_room = (is_wanted || self.others < MOST) && {
+            let told = self.told.entry(netns).or_default();
+            let has_room = *told < if is_wanted { self.most_of_one } else { MOST_OF_ONE };
+            *told += usize::from(has_room);
+            has_room
+        };
+        self.others += usize::from(has_room && !is_wanted);
+        self.full = (!has_room).then_some(netns);
+        self.is_cut |= !has_room;
+        has_room
     }
 
     fn is_wanted(&self, netns: &Netns) -> bool {
