@@ -387,6 +387,19 @@ fn under_a_flood_a_stuck_pod_is_found_as_soon(lab: &Lab) {
     }
 }
 
+/// A pod's process hangs, and the daemon says so.
+fn finds_what_is_stuck(lab: &Lab, daemon: &Daemon) {
+    let mut hung = Hung::mount_at(lab, "hung");
+    let pod = Netns::new(lab, "pod");
+    pod.veth_to_host();
+    pod.add_address(&lab.cidr(9), "eth0");
+    let mut helper = stuck::start(How::Kill, &pod, &mut hung);
+    stuck::hang(How::Kill, &mut helper);
+    until("what is stuck is found", 30, || {
+        daemon.findings_in(pod.inode).iter().any(|finding| finding["status"] == "firing")
+    });
+}
+
 /// What runs in the daemon's cgroup counts as well, as a probe of kubelet does. It says that memory is short, keeps less, and
 /// still finds what is stuck; afterwards it keeps all again.
 fn with_little_memory_left_it_keeps_less(lab: &Lab) {
@@ -423,15 +436,7 @@ fn with_little_memory_left_it_keeps_less(lab: &Lab) {
         work(times);
         is_short()
     });
-    let mut hung = Hung::mount_at(lab, "hung");
-    let pod = Netns::new(lab, "pod");
-    pod.veth_to_host();
-    pod.add_address(&lab.cidr(9), "eth0");
-    let mut helper = stuck::start(How::Kill, &pod, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
-    until("what is stuck is found", 30, || {
-        daemon.findings_in(pod.inode).iter().any(|finding| finding["status"] == "firing")
-    });
+    finds_what_is_stuck(lab, &daemon);
     assert!(is_short());
 
     let _ = process::kill_process_group(Pid::from_child(&hog), Signal::KILL);
@@ -489,15 +494,7 @@ fn whose_mounts_have_it_killed_is_left_out(lab: &Lab) {
         daemon = start();
     }
     daemon.await_ready();
-    let mut hung = Hung::mount_at(lab, "hung");
-    let pod = Netns::new(lab, "pod");
-    pod.veth_to_host();
-    pod.add_address(&lab.cidr(9), "eth0");
-    let mut helper = stuck::start(How::Kill, &pod, &mut hung);
-    stuck::hang(How::Kill, &mut helper);
-    until("what is stuck is found", 30, || {
-        daemon.findings_in(pod.inode).iter().any(|finding| finding["status"] == "firing")
-    });
+    finds_what_is_stuck(lab, &daemon);
     let said = daemon.source("procfs").expect("the source")["detail"].to_string();
     let group = format!("/{}-stranger", lab.tag());
     assert!(said.contains(&group) && said.contains("are not read"), "{said}");

@@ -159,7 +159,7 @@ pub(super) struct Searcher {
 impl Searcher {
     pub(super) fn work(&self, worker: &Worker<SearchJob>) -> Ended {
         let mut pace = Pace::default();
-        while let Some(job) = self.next(worker, &mut pace) {
+        while let Some(job) = next(worker, &mut pace) {
             let (began, is_search) = (clock::now(), matches!(job, SearchJob::Holders(_)));
             let (searched, left) = worker.during(|| self.search(job));
             if is_search {
@@ -172,22 +172,6 @@ impl Searcher {
             }
         }
         Ok(())
-    }
-
-    /// The next job; the searches for holders are one, and wait for their turn.
-    fn next(&self, worker: &Worker<SearchJob>, pace: &mut Pace) -> Option<SearchJob> {
-        loop {
-            let job = match pace.due() {
-                None => worker.next().map(Some)?,
-                Some(due) if due <= clock::now() => None,
-                Some(due) => worker.next_before(due)?,
-            };
-            match job {
-                Some(SearchJob::Holders(netns)) => pace.add(netns),
-                Some(job) => return Some(job),
-                None => return Some(SearchJob::Holders(pace.take())),
-            }
-        }
     }
 
     /// The snapshots; `None` if there are none, or if another thread hangs in one.
@@ -354,6 +338,22 @@ impl Searcher {
             }
         };
         self.out.send_blocking(vec![fact])
+    }
+}
+
+/// The next job; the searches for holders are one, and wait for their turn.
+fn next(worker: &Worker<SearchJob>, pace: &mut Pace) -> Option<SearchJob> {
+    loop {
+        let job = match pace.due() {
+            None => worker.next().map(Some)?,
+            Some(due) if due <= clock::now() => None,
+            Some(due) => worker.next_before(due)?,
+        };
+        match job {
+            Some(SearchJob::Holders(netns)) => pace.add(netns),
+            Some(job) => return Some(job),
+            None => return Some(SearchJob::Holders(pace.take())),
+        }
     }
 }
 

@@ -43,9 +43,9 @@ const NESTED: &str = "/proc is of a pid namespace within the node's first, as in
                       its own, and processes outside of it are neither seen nor named";
 
 /// Why the mounts of somebody are not read.
-const AGAIN: &str = "three times within an hour, ipwatch was killed while it read them; lines of mountinfo that are as \
-                     long as its memory is large do that. They are read again an hour after the last time. What else \
-                     holds a network namespace without processes is not proven meanwhile";
+const AGAIN: &str = "ipwatch was killed three times within an hour while it read them, as happens if a line of mountinfo \
+                     is larger than the memory that ipwatch may have. They are read again an hour after the last time. \
+                     Until then, what else holds a network namespace without processes is unknown";
 
 /// A `/proc`, and the related files elsewhere.
 #[derive(Debug, Clone)]

@@ -131,11 +131,8 @@ impl<F: FnMut(MountNamespace, &Mount<'_>)> Walk<'_, F> {
     fn read(&mut self, place: MountNamespace, path: &str) -> io::Result<Option<bool>> {
         let cgroup = || cgroup::of(&Dir::open(&self.proc.join(place.pid.to_string())).ok()?);
         let is_strange = place.pid != 1 && place.pid != std::process::id();
-        let _under_way =
-            match is_strange.then(|| self.perils.enter(clock::now(), cgroup)).transpose() {
-                Ok(under_way) => under_way,
-                Err(barred) => return Err(io::Error::other(barred)),
-            };
+        let under_way = is_strange.then(|| self.perils.enter(clock::now(), cgroup)).transpose();
+        let _under_way = under_way.map_err(io::Error::other)?;
         let lines = mounts::lines_until(&self.proc.join(path), self.until, |line| {
             if let Some(mount) = Mount::parse(line) {
                 (self.each)(place, &mount);

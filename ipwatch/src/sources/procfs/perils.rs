@@ -29,7 +29,7 @@ const SLOT: usize = 256;
 /// Maximum number of tenants that are remembered.
 const MOST: usize = 64;
 
-/// The notes of this daemon, if it makes any. Of a process that answers once and ends, nobody would make use.
+/// The notes of this daemon. A process that answers once and ends makes none: nothing would read them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Perils(Option<Arc<Notes>>);
 
