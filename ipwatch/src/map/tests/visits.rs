@@ -281,14 +281,32 @@ fn a_visitor_is_no_resident() {
     let netns = full(7, 70, 3);
     kept_by_an_fd(&mut feed, netns);
     let id = feed.map.find(&netns).unwrap();
-    let kinds = |feed: &Feed| -> Vec<_> {
-        feed.map.resident_views(id, feed.at).iter().map(|holder| holder.kind).collect()
-    };
+    feed.wants(10_000);
     feed.tell(Observation::Task(task(11, netns)));
     feed.wants(1);
-    assert_eq!(kinds(&feed), [HolderKind::Fd]);
+    assert_eq!(residents(&feed, id), [HolderKind::Fd]);
     feed.wants(600);
-    assert_eq!(kinds(&feed), [HolderKind::Process, HolderKind::Fd], "it lives there");
+    assert_eq!(residents(&feed, id), [HolderKind::Process, HolderKind::Fd], "it lives there");
+}
+
+fn residents(feed: &Feed, id: NetnsId) -> Vec<HolderKind> {
+    feed.map.resident_views(id, feed.at).iter().map(|holder| holder.kind).collect()
+}
+
+/// Plugins enter and leave a new netns before the pod's first process does, which then enters one that was empty.
+#[test]
+fn a_pod_that_has_just_begun_is_a_resident() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    let id = feed.map.find(&netns).unwrap();
+    let plugin = task(10, netns);
+    feed.tell(Observation::Task(plugin.clone()));
+    feed.tell(Observation::TaskReleased { task: plugin.key });
+    feed.tell(Observation::Task(task(11, netns)));
+    feed.wants(1);
+    assert!(idle_since(&feed, &netns).is_some(), "it may be a visitor");
+    assert_eq!(residents(&feed, id), [HolderKind::Process]);
 }
 
 const UID: &str = "1c0de3f2-8a5b-4c9d-9e8f-0123456789ab";
