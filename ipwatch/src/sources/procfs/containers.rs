@@ -16,6 +16,8 @@ use crate::fact::{BootNs, ContainerMount, Fact, Observation, Process};
 const MOST_IDS: usize = 1024;
 /// Maximum number of mounts reported for one container. More make the search incomplete.
 const MOST_MOUNTS: usize = 64;
+/// Maximum length of the reported paths, in all, in bytes. The containers of which more is found are incomplete too.
+const MOST_BYTES: usize = 8 << 20;
 /// Nanoseconds after which a search is given up.
 const LONGEST: u64 = 3_000_000_000;
 
@@ -33,6 +35,7 @@ impl Proc {
             found: Vec::new(),
             told: HashMap::new(),
             cut: HashSet::new(),
+            bytes: 0,
         };
         let mut mount_ids = HashSet::new();
         let mut propagation = self.propagation(|mount| search.container(mount).is_some());
@@ -136,6 +139,8 @@ struct Search<'a> {
     told: HashMap<&'a [u8], usize>,
     /// Containers with more mounts than that.
     cut: HashSet<&'a [u8]>,
+    /// Length of the paths in `found`, in bytes.
+    bytes: usize,
 }
 
 impl<'a> Search<'a> {
@@ -154,16 +159,19 @@ impl<'a> Search<'a> {
 
     fn tell(&mut self, id: &'a [u8], place: MountNamespace, mount: &Mount<'_>) {
         let told = self.told.entry(id).or_default();
-        if *told >= MOST_MOUNTS {
+        let path = mounts::text(mount.point);
+        let bytes = self.bytes + path.len();
+        if *told >= MOST_MOUNTS || bytes > MOST_BYTES {
             self.cut.insert(id);
             return;
         }
         *told += 1;
+        self.bytes = bytes;
         self.found.push(ContainerMount {
             container_id: String::from_utf8_lossy(id).into_owned(),
             mount_ns: place.mount_ns,
             host: false,
-            path: mounts::text(mount.point),
+            path,
             fs_type: mounts::text(mount.fs_type),
             processes: Vec::new(),
             cgroup: None,

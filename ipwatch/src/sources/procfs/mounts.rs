@@ -107,9 +107,17 @@ fn number(field: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// A field of mountinfo as text for people: unescaped, lossily decoded.
+/// Maximum length of a [`text`], in bytes. A user makes thousands of mounts with far longer ones. Even without its last
+/// character, a text that was cut is longer than a path that a system call takes (`PATH_MAX`), and so is seen to be none.
+const LONGEST_TEXT: usize = 4096 + 4;
+
+/// A field of mountinfo as text for people: unescaped, lossily decoded, and cut if it is too long.
 pub(super) fn text(field: &[u8]) -> String {
-    String::from_utf8_lossy(&unescape(field)).into_owned()
+    // Each byte may be escaped with four.
+    let plain = unescape(&field[..field.len().min(4 * LONGEST_TEXT)]);
+    let text = String::from_utf8_lossy(&plain[..plain.len().min(LONGEST_TEXT)]);
+    let end = text.floor_char_boundary(LONGEST_TEXT);
+    text[..end].to_owned()
 }
 
 /// Replaces octal escapes such as `\040`.

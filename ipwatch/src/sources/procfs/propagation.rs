@@ -14,6 +14,9 @@ use super::mounts::{self, Mount};
 /// Maximum number of mounts of the node for which copies are looked for, and of mounts on which copies may lie. Of
 /// more than these, copies are not told from mounts of their own.
 const MOST: usize = 65_536;
+/// Maximum length of the paths of mounts on which copies may lie, in all, in bytes: a user may make thousands, in
+/// directories of his own that are as deep as he likes.
+const MOST_BYTES: usize = 4 << 20;
 
 /// The node's mounts of a search, and where copies of them may lie.
 #[derive(Debug, Default)]
@@ -25,6 +28,8 @@ pub(super) struct Propagation {
     origins: HashSet<Origin>,
     /// Peers and slaves of these groups in any mount namespace, by id.
     below: HashMap<u64, Below>,
+    /// Length of the paths in `below`, in bytes.
+    bytes: usize,
 }
 
 /// One of the node's mounts: the peer group of the mount that it lies on, its path in that file system, and its own
@@ -93,9 +98,12 @@ impl Propagation {
             Some(self.origins.contains(&(below.group, path, mount.root.to_vec())))
         });
         let mut groups = [mount.shared, mount.master].into_iter().flatten();
+        let bytes = self.bytes + mount.root.len() + mount.point.len();
         if let Some(group) = groups.find(|group| self.groups.contains(group))
             && self.below.len() < MOST
+            && bytes <= MOST_BYTES
         {
+            self.bytes = bytes;
             self.below.insert(mount.id, below(group, mount));
         }
         copied == Some(true) && !self.ids.contains(&mount.id)
@@ -137,6 +145,22 @@ mod tests {
         let peer = "40 30 0:20 /netns /run/netns rw shared:6 - tmpfs tmpfs rw\n\
                     41 40 0:4 net:[7] /run/netns/a rw shared:9 - nsfs nsfs rw\n";
         assert_eq!(copies(NODE, peer), [false, true]);
+    }
+
+    #[test]
+    fn deep_directories_do_not_fill_the_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mountinfo");
+        std::fs::write(&path, NODE).unwrap();
+        let mut node = Propagation::of(&path, |mount| mount.netns().is_some()).unwrap();
+        let deep = "/deep".repeat(10_000);
+        for id in 100..300 {
+            let line = format!("{id} 30 0:20 /netns {deep} rw master:6 - tmpfs tmpfs rw");
+            assert!(!node.is_copy(&Mount::parse(line.as_bytes()).unwrap()));
+        }
+        let kept: usize = node.below.values().map(|one| one.root.len() + one.point.len()).sum();
+        assert!(kept > MOST_BYTES / 2 && kept <= MOST_BYTES, "{kept}");
+        assert_eq!(kept, node.bytes);
     }
 
     #[test]

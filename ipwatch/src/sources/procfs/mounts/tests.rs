@@ -100,3 +100,15 @@ fn a_mount_wakes_the_watch_and_others_do_not() {
     run(Command::new("umount").arg(&netns));
     assert_eq!(outcome.unwrap(), (false, true));
 }
+
+/// What was cut is longer than any path, so that no command is made of it, wherever it was cut.
+#[test]
+fn a_text_is_not_as_long_as_a_directory_is_deep() {
+    assert_eq!(text(b"/run/netns/my\\040pod"), "/run/netns/my pod");
+    let longest = "/x".repeat(2_047);
+    assert_eq!(text(longest.as_bytes()), longest);
+    for part in ["/deep", "\\303\\244", "\\040", "\u{e4}", "\u{1f4a9}", "\\377"] {
+        let len = text(part.repeat(20_000).as_bytes()).len();
+        assert!((4097..=LONGEST_TEXT).contains(&len), "{part}: {len}");
+    }
+}
