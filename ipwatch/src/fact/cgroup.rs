@@ -47,6 +47,13 @@ pub fn attribution(path: &str) -> Option<Attribution> {
     found.container_id.is_some().then_some(found)
 }
 
+/// The path of the outermost pod or container in a path: all that follows may be chosen by who is in it.
+#[must_use]
+pub fn outermost(path: &str) -> Option<&str> {
+    let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+    ends.map(|end| &path[..end]).find(|path| attribution(path).is_some())
+}
+
 /// Whether the path names one container within another: a Docker container within a pod is not kubelet's.
 #[must_use]
 pub fn is_nested(path: &str) -> bool {

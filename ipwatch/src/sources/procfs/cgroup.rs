@@ -165,8 +165,8 @@ fn hierarchies(lines: &str) -> impl Iterator<Item = Hierarchy<'_>> {
 }
 
 /// As [`naming`], of a process.
-pub(super) fn of(process: &Dir) -> Option<String> {
-    process.text("cgroup").ok().as_deref().and_then(naming).map(ToOwned::to_owned)
+pub(super) fn read(process: &Dir) -> io::Result<Option<String>> {
+    Ok(naming(&process.text("cgroup")?).map(ToOwned::to_owned))
 }
 
 /// The path that names the container: on v2 the only one; with v1 that of `name=systemd`, or else the longest.

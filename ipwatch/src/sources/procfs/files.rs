@@ -100,6 +100,11 @@ impl Dir {
         comm.strip_suffix('\n').unwrap_or(&comm).to_owned()
     }
 
+    /// The user that the directory belongs to: of a process, its effective one (`task_dump_owner`, fs/proc/base.c).
+    pub(super) fn owner(&self) -> io::Result<u32> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_uid)
+    }
+
     /// The number in a namespace link `KIND:[NUMBER]`. Reads only the link's text, so it works on a made-up tree and
     /// accesses no file system but `/proc`.
     pub(super) fn namespace(&self, path: &str, kind: &str) -> io::Result<u64> {

@@ -8,7 +8,7 @@ use std::io;
 
 use super::files::Dir;
 use super::mounts::{self, Mount};
-use super::{Proc, cgroup, look};
+use super::{Proc, look};
 use crate::clock;
 use crate::fact::{BootNs, FileSystem, Look, Presence};
 
@@ -231,7 +231,7 @@ impl Proc {
     /// namespace are read, or, if none is known, those of the first process.
     fn mounts_of(&self, dir: &Dir, until: BootNs, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         if let Ok(own) = dir.watched("mountinfo") {
-            let under_way = self.perils.enter(clock::now(), || cgroup::of(dir));
+            let under_way = self.perils.enter(clock::now(), dir);
             let _under_way = under_way.map_err(io::Error::other)?;
             return mounts::lines_of(own, until, each);
         }
@@ -241,7 +241,7 @@ impl Proc {
                 let same = |dir: &Dir| dir.namespace("ns/mnt", "mnt").ok() == Some(mount_ns);
                 let Some(dir) = root.dir(pid.to_string()).ok().filter(same) else { continue };
                 if let Ok(theirs) = dir.watched("mountinfo") {
-                    let under_way = self.perils.enter(clock::now(), || cgroup::of(&dir));
+                    let under_way = self.perils.enter(clock::now(), &dir);
                     let _under_way = under_way.map_err(io::Error::other)?;
                     return mounts::lines_of(theirs, until, each);
                 }

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::Path;
 
-use super::cgroup;
 use super::files::{Dir, is_gone};
 use super::mounts::{self, Mount};
 use super::perils::Perils;
@@ -129,10 +128,15 @@ impl<F: FnMut(MountNamespace, &Mount<'_>)> Walk<'_, F> {
     /// Reads one mountinfo. Returns whether it was read completely, or `None` if the task has released its namespaces
     /// (EINVAL, `mounts_open_common`) or is gone.
     fn read(&mut self, place: MountNamespace, path: &str) -> io::Result<Option<bool>> {
-        let cgroup = || cgroup::of(&Dir::open(&self.proc.join(place.pid.to_string())).ok()?);
         let is_strange = place.pid != 1 && place.pid != std::process::id();
-        let under_way = is_strange.then(|| self.perils.enter(clock::now(), cgroup)).transpose();
-        let _under_way = under_way.map_err(io::Error::other)?;
+        let process = || Dir::open(&self.proc.join(place.pid.to_string()));
+        let process = is_strange.then(process).transpose();
+        let process = match process {
+            Err(error) if is_gone(&error) => return Ok(None),
+            process => process?,
+        };
+        let enter = |process| self.perils.enter(clock::now(), process);
+        let _under_way = process.as_ref().map(enter).transpose().map_err(io::Error::other)?;
         let lines = mounts::lines_until(&self.proc.join(path), self.until, |line| {
             if let Some(mount) = Mount::parse(line) {
                 (self.each)(place, &mount);

@@ -13,9 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::cgroup;
+use super::files::{Dir, is_gone};
 use crate::bounded;
 use crate::fact::BootNs;
-use crate::fact::cgroup::attribution;
+use crate::fact::cgroup::{is_roots, outermost};
 
 /// Nobody's mounts are left out before the daemon was killed so often during their reads. Whatever else kills it may do so
 /// during any read.
@@ -85,15 +87,14 @@ impl Perils {
         strikes.filter(|strike| strike.bars(now)).map(|strike| strike.name.as_str()).collect()
     }
 
-    /// Notes down that the mounts of a process with this cgroup are about to be read.
-    pub(super) fn enter(
-        &self,
-        now: BootNs,
-        cgroup: impl FnOnce() -> Option<String>,
-    ) -> Result<UnderWay, Barred> {
+    /// Notes down that the mounts of a process are about to be read.
+    pub(super) fn enter(&self, now: BootNs, process: &Dir) -> Result<UnderWay, Barred> {
+        let name = self.0.is_some().then(|| tenant(process)).flatten();
+        name.map_or(Ok(UnderWay(None)), |name| self.enter_of(now, name))
+    }
+
+    fn enter_of(&self, now: BootNs, name: String) -> Result<UnderWay, Barred> {
         let Some(notes) = &self.0 else { return Ok(UnderWay(None)) };
-        // Without a cgroup it is gone, or a thread of the kernel.
-        let Some(name) = cgroup().map(|path| whose(&path)) else { return Ok(UnderWay(None)) };
         if self.barred(now).contains(&name.as_str()) {
             return Err(Barred(name));
         }
@@ -124,15 +125,32 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whoever may make cgroups below his own is still the same: the pod, the container, or else the slice of the user or the
-/// service.
+/// Whose mounts a process shows. `None`: it is gone.
+fn tenant(process: &Dir) -> Option<String> {
+    let name = match cgroup::read(process) {
+        Ok(path) => path.map(|path| whose(&path)),
+        Err(error) if is_gone(&error) => return None,
+        // Whoever may make cgroups can make one whose path is longer than a page (ENAMETOOLONG, `proc_cgroup_show`; 6.18
+        // cuts it).
+        Err(_) => None,
+    };
+    name.or_else(|| {
+        let by = process.owner().ok()?;
+        Some(format!("user {by}, without a cgroup that can be read"))
+    })
+}
+
+/// Whoever may make cgroups below his own is still the same: the outermost pod or container if root has made it, or else the
+/// slice of the user or the service.
 fn whose(cgroup: &str) -> String {
-    let of = attribution(cgroup);
-    let pod = of.as_ref().and_then(|of| Some(format!("pod {}", of.pod_uid.as_ref()?)));
-    let container = || Some(format!("container {}", of.as_ref()?.container_id.as_ref()?));
-    let parts = cgroup.split('/').filter(|part| !part.is_empty()).take(2);
-    let slice = || parts.fold(String::new(), |path, part| path + "/" + part);
-    let mut name = pod.or_else(container).unwrap_or_else(slice).replace(['\n', '\0'], "?");
+    let first_two = || {
+        // What is outside of our cgroup namespace begins with `/..` (`cgroup_path_ns`).
+        let above = cgroup.len() - cgroup.trim_start_matches("/..").len();
+        let mut ends = cgroup.match_indices('/').map(|(at, _)| at).filter(|at| *at > above);
+        ends.nth(1).map_or(cgroup, |end| &cgroup[..end])
+    };
+    let made_by_root = outermost(cgroup).filter(|path| is_roots(path));
+    let mut name = made_by_root.unwrap_or_else(first_two).replace(['\n', '\0'], "?");
     while name.len() >= SLOT {
         name.pop();
     }
@@ -209,12 +227,12 @@ mod tests {
     /// The daemon is killed while it reads the mounts of somebody with this cgroup.
     fn killed(dir: &Path, at: u64, cgroup: &str) {
         let perils = Perils::at(dir, BootNs(at)).unwrap();
-        std::mem::forget(perils.enter(BootNs(at), || Some(cgroup.to_owned())).unwrap());
+        std::mem::forget(perils.enter_of(BootNs(at), whose(cgroup)).unwrap());
     }
 
     fn is_barred(dir: &Path, at: u64, cgroup: &str) -> bool {
         let perils = Perils::at(dir, BootNs(at)).unwrap();
-        perils.enter(BootNs(at), || Some(cgroup.to_owned())).is_err()
+        perils.enter_of(BootNs(at), whose(cgroup)).is_err()
     }
 
     #[test]
@@ -230,7 +248,7 @@ mod tests {
         let perils = Perils::at(dir.path(), BootNs(7)).unwrap();
         assert_eq!(perils.barred(BootNs(7)).len(), 1);
         let later = BootNs(HOUR + 5);
-        assert!(perils.enter(later, || Some(POD.to_owned())).is_ok(), "the same daemon");
+        assert!(perils.enter_of(later, whose(POD)).is_ok(), "the same daemon");
         assert!(perils.barred(later).is_empty());
         let rebooted = BootNs(1);
         assert!(Perils::at(dir.path(), rebooted).unwrap().barred(rebooted).is_empty());
@@ -241,12 +259,51 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for at in 0..20 {
             let perils = Perils::at(dir.path(), BootNs(at)).unwrap();
-            drop(perils.enter(BootNs(at), || Some(POD.to_owned())).unwrap());
+            drop(perils.enter_of(BootNs(at), whose(POD)).unwrap());
             let another = format!("/system.slice/{at}.service");
-            std::mem::forget(perils.enter(BootNs(at), || Some(another)).unwrap());
+            std::mem::forget(perils.enter_of(BootNs(at), another).unwrap());
         }
         let now = BootNs(21);
         assert!(Perils::at(dir.path(), now).unwrap().barred(now).is_empty());
+    }
+
+    /// Whatever cgroups somebody makes below his own: with a new name for each kill he would never be left out, and with
+    /// that of another it would be the other.
+    #[test]
+    fn nobody_chooses_his_name() {
+        const OWN: &str = "3c6d9d2a-1f36-4d0b-9d0e-6a1f0d2c7b11";
+        const OTHER: &str = "00000000-1f36-4d0b-9d0e-6a1f0d2c7b11";
+        let id = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
+        let pod = |uid: &str| format!("/kubepods/besteffort/pod{uid}");
+        for own in [
+            "/user.slice/user-1000.slice".to_owned(),
+            pod(OWN),
+            format!("/system.slice/docker-{id}.scope"),
+            format!("/docker/{id}"),
+            "/lxc.payload.web/system.slice".to_owned(),
+            "/../../user.slice/user-1000.slice".to_owned(),
+            format!("/../..{}", pod(OWN)),
+        ] {
+            for made in ["", "/user@1000.service/x", &pod(OTHER), "/kubepods-pod1.slice", "/a/b/c"]
+            {
+                assert_eq!(whose(&format!("{own}{made}")), own, "{made}");
+            }
+        }
+        assert_eq!(whose(&format!("{}/{id}", pod(OWN))), pod(OWN));
+        assert_eq!((whose("/"), whose("")), ("/".to_owned(), "/".to_owned()));
+    }
+
+    /// A path of cgroups that is longer than a page cannot be read.
+    #[test]
+    fn whose_cgroup_cannot_be_read_is_known_by_his_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Dir::open(dir.path()).unwrap();
+        fs::create_dir(dir.path().join("cgroup")).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let expected = format!("user {user}, without a cgroup that can be read");
+        assert_eq!(tenant(&process), Some(expected));
+        fs::remove_dir(dir.path().join("cgroup")).unwrap();
+        assert_eq!(tenant(&process), None, "it is gone");
     }
 
     #[test]
@@ -254,9 +311,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let perils = Perils::at(dir.path(), BootNs(1)).unwrap();
         let name = format!("/{}\n/ä{}", "x".repeat(300), "ä".repeat(300));
-        let enter = |perils: &Perils, name: &str| {
-            perils.enter(BootNs(1), || Some(name.to_owned())).unwrap()
-        };
+        let enter = |perils: &Perils, name: &str| perils.enter_of(BootNs(1), whose(name)).unwrap();
         let all: Vec<_> = (0..20).map(|_| enter(&perils, &name)).collect();
         assert_eq!(all.iter().filter(|one| one.0.is_some()).count(), SLOTS);
         drop(all);
