@@ -60,20 +60,37 @@ impl Proc {
         }
     }
 
-    /// Whether the cgroups in `lines` are frozen or being frozen. `None`: unknown.
-    pub(super) fn frozen(&self, lines: &str) -> Option<bool> {
+    /// Whether the cgroups in `lines`, which may be unreadable, keep a task where it is because they are frozen or being
+    /// frozen. `None`: unknown. A task that is `leaving`, because it was killed or exits, leaves a frozen cgroup v2
+    /// (`cgroup_leave_frozen` in `get_signal`, kernel/signal.c, 6.12), and its owner may have chosen that cgroup.
+    pub(super) fn frozen(&self, lines: Option<&str>, leaving: bool) -> Option<bool> {
+        let Some(lines) = lines else {
+            // Its path is longer than a page, perhaps (ENAMETOOLONG, `proc_cgroup_show`).
+            return (leaving && !self.may_freeze_v1()).then_some(false);
+        };
         let freezer = hierarchies(lines).find(|line| line.has("freezer"));
         let unified = hierarchies(lines).find(Hierarchy::is_unified);
         let mounted = &self.hierarchies;
         let v1 =
             freezer.map_or(Some(false), |line| frozen_v1(mounted.freezer.as_deref(), line.path));
-        let v2 =
-            unified.map_or(Some(false), |line| frozen_v2(mounted.unified.as_deref(), line.path));
+        let v2 = unified
+            .filter(|_| !leaving)
+            .map_or(Some(false), |line| frozen_v2(mounted.unified.as_deref(), line.path));
         match (v1, v2) {
             (Some(true), _) | (_, Some(true)) => Some(true),
             (Some(false), Some(false)) => Some(false),
             _ => None,
         }
+    }
+
+    /// Whether the freezer of cgroup v1 may be in use: unless `SUBSYSTEM HIERARCHY CGROUPS ENABLED` says that it is in no
+    /// hierarchy, or it is not built (`proc_cgroupstats_show`, kernel/cgroup/cgroup-v1.c).
+    fn may_freeze_v1(&self) -> bool {
+        let Ok(text) = Dir::open(&self.root).and_then(|root| root.text("cgroups")) else {
+            return true;
+        };
+        let line = text.lines().find_map(|line| line.strip_prefix("freezer\t"));
+        line.is_some_and(|rest| !rest.starts_with("0\t"))
     }
 
     /// The control file that froze the cgroups in `lines`: that of the innermost cgroup that was itself asked to

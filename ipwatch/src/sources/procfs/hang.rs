@@ -19,7 +19,7 @@ const CANDIDATES: usize = 1024;
 /// Time limit in nanoseconds for one task, because others must be examined too.
 const LONGEST: u64 = 1_000_000_000;
 
-const PF_EXITING: u32 = 0x4; // linux/sched.h
+pub(super) const PF_EXITING: u32 = 0x4; // linux/sched.h
 
 /// What must answer before a task continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use procfs::FromRead;
 use procfs::process::Stat;
 
 use super::files::{Dir, is_gone};
-use super::{Proc, cgroup, fact};
+use super::{Proc, cgroup, fact, hang};
 use crate::fact::{BootNs, Fact, Look, NetnsRef, Observation, Presence, TaskKey, Unanswered};
 use crate::reading;
 
@@ -88,7 +88,8 @@ impl Proc {
         let groups = dir.text("cgroup").ok();
         let frozen = match &wchan {
             Some(name) if name == REFRIGERATOR => Some(true),
-            _ => groups.as_deref().and_then(|lines| self.frozen(lines)),
+            _ => self
+                .frozen(groups.as_deref(), stat.flags & hang::PF_EXITING != 0 || signals.killed()),
         };
         let limited = groups.as_deref().filter(|_| stat.state == 'R');
         let cpu_limits = limited.map(|lines| self.cpu_limits(lines)).unwrap_or_default();

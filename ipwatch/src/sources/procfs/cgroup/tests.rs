@@ -19,7 +19,7 @@ fn frozen_by_v1_itself_or_from_above() {
     let tree = Tree::new();
     tree.file("freezer/pod/freezer.state", "THAWED\n");
     tree.file("freezer/pod/a/freezer.state", "THAWED\n");
-    let of = |path: &str| tree.proc().frozen(&format!("5:freezer:{path}\n0::/\n"));
+    let of = |path: &str| tree.proc().frozen(Some(&format!("5:freezer:{path}\n0::/\n")), true);
     assert_eq!(of("/pod/a"), Some(false));
     for state in ["FREEZING\n", "FROZEN\n"] {
         tree.file("freezer/pod/freezer.state", state);
@@ -37,7 +37,7 @@ fn frozen_by_v2_or_being_frozen() {
     tree.file("unified/pod/cgroup.events", "populated 1\nfrozen 0\n");
     tree.file("unified/pod/cgroup.freeze", "0\n");
     tree.file("unified/pod/a/cgroup.events", "populated 1\nfrozen 0\n");
-    let of = || tree.proc().frozen("0::/pod/a\n");
+    let of = || tree.proc().frozen(Some("0::/pod/a\n"), false);
     assert_eq!(of(), Some(false));
     // A task that hangs in the kernel never stops, so its cgroup never becomes completely frozen.
     tree.file("unified/pod/cgroup.freeze", "1\n");
@@ -45,6 +45,23 @@ fn frozen_by_v2_or_being_frozen() {
     tree.file("unified/pod/cgroup.freeze", "0\n");
     tree.file("unified/pod/a/cgroup.events", "populated 1\nfrozen 1\n");
     assert_eq!(of(), Some(true));
+    // It ends nevertheless, and who hangs in the kernel may have been put there to be taken for frozen.
+    assert_eq!(tree.proc().frozen(Some("0::/pod/a\n"), true), Some(false), "it was killed");
+}
+
+/// With cgroups below each other whose names are longer than a page, the file of a process cannot be read.
+#[test]
+fn a_cgroup_that_cannot_be_read_freezes_nobody_who_leaves_a_v2() {
+    let tree = Tree::new();
+    let of = |leaving| tree.proc().frozen(None, leaving);
+    assert_eq!(of(true), None, "there may be a v1");
+    let head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t3\t9\t1\n";
+    tree.file("proc/cgroups", &format!("{head}freezer\t5\t9\t1\n"));
+    assert_eq!(of(true), None);
+    tree.file("proc/cgroups", &format!("{head}freezer\t0\t9\t1\n"));
+    assert_eq!((of(true), of(false)), (Some(false), None));
+    tree.file("proc/cgroups", head);
+    assert_eq!((of(true), of(false)), (Some(false), None), "a kernel without it");
 }
 
 #[test]
@@ -103,9 +120,9 @@ fn a_freezer_that_is_not_mounted_may_freeze() {
     let tree = Tree::new();
     let mut proc = tree.proc();
     proc.hierarchies = Hierarchies::default();
-    assert_eq!(proc.frozen("5:freezer:/pod\n"), None);
-    assert_eq!(proc.frozen("5:freezer:/\n0::/\n"), Some(false));
-    assert_eq!(proc.frozen("4:memory:/pod\n"), Some(false), "no freezer at all");
+    assert_eq!(proc.frozen(Some("5:freezer:/pod\n"), true), None);
+    assert_eq!(proc.frozen(Some("5:freezer:/\n0::/\n"), true), Some(false));
+    assert_eq!(proc.frozen(Some("4:memory:/pod\n"), true), Some(false), "no freezer at all");
 }
 
 #[test]
