@@ -123,6 +123,9 @@ fn a_state_directory_that_hangs_is_waited_for(lab: &Lab) {
     hung.release();
     until("it is written", 20, || ledger()["status"] == "active");
     until("and at the place that it is meant for", 10, || state.join("ledger.redb").exists());
+    // It answers once that is on the disk, and what came before it too.
+    let id = found["id"].as_str().expect("an id");
+    assert!(daemon.ask(&["ack", id]).status.success());
     daemon.crash();
     let daemon = Daemon::start_in(lab, &config(), &state);
     let after = await_finding(&daemon, &stuck.netns);
@@ -163,7 +166,8 @@ fn killed_again_and_again_it_keeps_what_it_had(lab: &Lab) {
     };
     let daemon = Daemon::start(lab, &config());
     let before = identity(&daemon);
-    daemon.crash();
+    // With all of that on the disk: the kills follow.
+    assert!(daemon.stop().success());
 
     let times = if harness::is_long() { 100 } else { 8 };
     let done = AtomicBool::new(false);

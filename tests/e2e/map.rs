@@ -1,5 +1,7 @@
 //! IP → netns → device: what is answered, and what is answered no more.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use support::poll::until;
 use support::role::{Helper, Role};
@@ -260,19 +262,30 @@ fn watch_tells_an_address_that_comes_and_goes(lab: &Lab) {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Time for the watcher to connect; if it missed an event, the read below would hang.
-    std::thread::sleep(std::time::Duration::from_millis(300) * support::patience());
-    let netns = pod(lab, "watch");
-    netns.add_address(&lab.cidr(7), "eth0");
-    daemon.await_ip(lab.ip(7), netns.inode);
-    netns.ip(&format!("addr del {} dev eth0", lab.cidr(7)));
-    let ip = Value::from(lab.ip(7).to_string());
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    let mut events = lines
-        .map(|line| serde_json::from_str::<Value>(&line.unwrap()).expect("a JSON document a line"))
-        .filter(|event| event["ip"] == ip);
-    assert_eq!(events.next().unwrap()["event"], "held");
-    assert_eq!(events.next().unwrap()["event"], "released");
+    let (sender, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    // The next event about an IP, if it is told within a second.
+    let next = |ip: std::net::Ipv4Addr| {
+        let until = Instant::now() + Duration::from_secs(1) * support::patience();
+        std::iter::from_fn(|| told.recv_timeout(until - Instant::now()).ok())
+            .map(|line| serde_json::from_str::<Value>(&line).expect("a JSON document a line"))
+            .find(|event| event["ip"] == ip.to_string())
+    };
+    let netns = pod(lab, "watch");
+    let come_and_go = |host: u8| {
+        netns.add_address(&lab.cidr(host), "eth0");
+        daemon.await_ip(lab.ip(host), netns.inode);
+        netns.ip(&format!("addr del {} dev eth0", lab.cidr(host)));
+    };
+    support::eventually("the watcher has connected", 20, || {
+        come_and_go(6);
+        next(lab.ip(6))
+    });
+    come_and_go(7);
+    let event = || support::eventually("an event", 20, || next(lab.ip(7)));
+    assert_eq!(event()["event"], "held");
+    assert_eq!(event()["event"], "released");
     watch.kill().unwrap();
     watch.wait().unwrap();
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use support::lead::Told;
 use support::network::{self, Container, Network};
 use support::poll::until;
 use support::prometheus::{self, Page, Prometheus, promtool};
@@ -126,12 +127,12 @@ fn a_finding_is_there_when_it_is_told(lab: &Lab) {
     });
     assert!(range.contains("store=\"host-local\"") && range.ends_with(" 1"), "{range}");
 
-    let follower = daemon.follow();
+    let follower = Told::by(&daemon);
     let opened = || scrape(&address).samples("ipwatch_findings_opened_total").join("\n");
     let before = opened();
     fs::remove_file(network.reservations().join(&ip)).unwrap();
     let told = eventually("the finding fires", 20, || {
-        let told = follower.changes_seen().into_iter().map(|mut change| change["finding"].take());
+        let told = follower.findings().into_iter().map(|(_, finding)| finding);
         let mut firing = told.filter(|finding| finding["status"] == "firing");
         firing.find(|f| f["code"] == "ip-released-but-held" && f["subject"]["ip"] == *ip)
     });

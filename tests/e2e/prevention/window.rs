@@ -131,7 +131,7 @@ fn an_add_waits_for_a_del_that_runs(lab: &Lab) {
         open.len(),
     );
     let what = "ADDs during a DEL whose device goes";
-    for (delay, bare_shares) in [(30, false), (400, true)] {
+    for (delay, bare_shares) in [(30, false), (1_000, true)] {
         containerd.slow_down(Slow::Release, Duration::from_millis(delay));
         let (mut with, mut without) = (0, 0);
         for n in 0..rounds {
