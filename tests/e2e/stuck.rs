@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use support::cgroup::{self, LittleCpu};
+use support::cgroup::{self, Freezer, LittleCpu};
 use support::fuse::Hung;
 use support::innocent::{self, Innocent};
 use support::role::{Helper, Role, Running};
@@ -23,6 +23,7 @@ support::tests! {
     explain_says_what_to_do needs [Fuse] @ Kernel Rung Container,
     the_innocent_raise_nothing needs [Fuse, FreezerV2, PlainCore] @ Kernel Stock Rung Container,
     an_exit_with_little_cpu_is_slow needs [LittleCpu] @ Alone,
+    who_hides_in_a_frozen_cgroup_is_found needs [Fuse, FreezerV2],
     the_frozen_of_cgroup_v1_raise_nothing needs [Fuse, FreezerV1] @ Kernel Stock Rung Container,
 }
 
@@ -284,6 +285,22 @@ fn the_frozen_of_cgroup_v1_raise_nothing(lab: &Lab) {
         let frozen = |netns, killed| innocent::frozen_v1(lab, netns, killed);
         vec![frozen(&netns[0], false), frozen(&netns[1], true)]
     });
+}
+
+/// Whoever may make cgroups freezes his own, in which a process that was killed stays only if it hangs.
+fn who_hides_in_a_frozen_cgroup_is_found(lab: &Lab) {
+    let group = Freezer::v2(lab);
+    let mut hung = Hung::mount(lab);
+    let netns = with_address(lab, "hidden");
+    let daemon = Daemon::start(lab, &config());
+    let mut helper = stuck::start(How::KilledReader, &netns, &mut hung);
+    stuck::hang(How::KilledReader, &mut helper);
+    group.begin(helper.pid());
+    let finding = await_finding(&daemon, &netns);
+    assert_eq!(
+        (&finding["code"], &finding["holders"][0]["pid"]),
+        (&CODE.into(), &helper.pid().into())
+    );
 }
 
 /// All at the same time, each in its own netns, for longer than the grace.

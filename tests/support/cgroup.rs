@@ -308,9 +308,14 @@ impl Freezer {
             comm.is_ok_and(|comm| comm.starts_with("runc:"))
         };
         until("the container's program runs", 10, || !is_runc());
+        self.begin(pid);
+        until("the cgroup is frozen", 10, || self.is_frozen());
+    }
+
+    /// Moves a process into the group, and has it freeze, which it never does if the process hangs.
+    pub fn begin(&self, pid: u32) {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("move into the cgroup");
         set_frozen(&self.dir, self.v2, true);
-        until("the cgroup is frozen", 10, || self.is_frozen());
     }
 
     /// Whether the kernel reports the group as frozen.
