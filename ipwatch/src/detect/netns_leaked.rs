@@ -115,9 +115,10 @@ fn evidence(map: &NodeMap, netns: &Netns, searched: BootNs) -> Vec<crate::findin
         proof.tell(By::Procfs, searched, format!("held by {}", holder_text(holder)));
     }
     if netns.held_by_kernel() {
-        let text = "no mount, fd or socket holds it, but a reference inside the kernel does: a network file system that \
-                    was mounted from it, a TCP connection that is still being closed, or an fd in flight between two \
-                    processes";
+        let text = "no mount, fd or socket that can be seen holds it, but a reference inside the kernel does: a network \
+                    file system that was mounted from it, a TCP connection that is still being closed, an fd in flight \
+                    between two processes, or a mount that no process shows because all in its mount namespace are in \
+                    a chroot";
         proof.tell(By::Procfs, searched, text);
     }
     for candidate in netns.candidates() {
@@ -187,7 +188,7 @@ fn remediation(map: &NodeMap, netns: &Netns) -> Vec<Step> {
     if netns.held_by_kernel() {
         steps.push(Step::advice(text!(
             "Find what the kernel still does there: network file systems that were mounted from it, then processes \
-             that pass fds to each other."
+             that pass fds to each other, then processes in a chroot (/proc/PID/root is not /)."
         )));
         // They may be innocent.
         steps.extend(netns.candidates().take(8).map(release));

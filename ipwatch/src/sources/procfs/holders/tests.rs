@@ -158,6 +158,63 @@ fn a_mount_in_another_mount_namespace_is_found_once() {
 }
 
 #[test]
+fn a_mount_outside_of_the_root_of_a_process_is_found_through_another() {
+    if !root() {
+        return;
+    }
+    let netns = Netns::new();
+    let dir = tempfile::tempdir().unwrap();
+    // Two processes in one mount namespace of their own; the first, in a chroot, prints the pid of the second.
+    let script = format!(
+        "mount -t tmpfs none {0} && touch {0}/held && mkdir {0}/jail && mount --bind / {0}/jail || exit
+         mount --bind /proc/{1}/ns/net {0}/held && mount --bind {0}/held {0}/jail/etc/passwd || exit
+         sleep 60 >&- & echo $!
+         exec chroot {0}/jail sleep 60",
+        dir.path().display(),
+        netns.pid()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]).stdout(Stdio::piped());
+    let mut first = command.spawn().unwrap();
+    let mut second = String::new();
+    let told = first.stdout.take().unwrap();
+    io::BufRead::read_line(&mut io::BufReader::new(told), &mut second).unwrap();
+    let own_root = format!("/proc/{}/root", first.id());
+    let is_in_a_chroot = (0..2_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::fs::read_link(&own_root).is_ok_and(|root| root.ends_with("jail"))
+    });
+    let wanted = NetnsRef::inode(netns.inode());
+    let paths = || {
+        let (found, complete) =
+            held_by(&Proc::new().search(&[wanted], Search::mounts()).unwrap(), wanted);
+        assert!(complete);
+        let path = |holder: Holder| match holder {
+            Holder::Mount { path, .. } => path,
+            _ => panic!("{holder:?}"),
+        };
+        let mut paths: Vec<String> = found.into_iter().map(path).collect();
+        paths.sort();
+        paths
+    };
+    let both = paths();
+    run(Command::new("kill").arg(second.trim()));
+    let namespace = format!("/proc/{}/ns/mnt", second.trim());
+    let is_over = (0..2_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        std::fs::read_link(&namespace).is_err()
+    });
+    let left = paths();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(is_in_a_chroot && is_over);
+    let path = |below: &str| format!("{}/{below}", dir.path().display());
+    assert_eq!(both, [path("held"), path("jail/etc/passwd")]);
+    // Alone it hides the one, and the path of the other is that in the mount namespace, where commands look.
+    assert_eq!(left, [path("jail/etc/passwd")]);
+}
+
+#[test]
 fn a_copy_that_goes_with_the_nodes_mount_is_no_holder() {
     if !root() {
         return;
@@ -180,17 +237,22 @@ fn a_copy_that_goes_with_the_nodes_mount_is_no_holder() {
         sleeper
     });
     let wanted = NetnsRef::inode(netns.inode());
+    let [slave, private] = [apart[0].id(), apart[1].id()];
     let pids = || {
-        let (found, complete) =
+        let (mut found, complete) =
             held_by(&Proc::new().search(&[wanted], Search::mounts()).unwrap(), wanted);
         assert!(complete);
+        // A mount namespace that another test makes meanwhile has a copy, too.
+        found.retain(|holder| match holder {
+            Holder::Mount { pid, foreign, .. } => !foreign || [slave, private].contains(pid),
+            _ => true,
+        });
         let pid = |holder: &Holder| match holder {
             Holder::Mount { pid, foreign, .. } => foreign.then_some(*pid),
             _ => panic!("{holder:?}"),
         };
         (found.len(), found.iter().filter_map(pid).collect::<Vec<u32>>())
     };
-    let [slave, private] = [apart[0].id(), apart[1].id()];
     let both = pids();
     on("umount", &[]);
     let left = pids();
