@@ -173,7 +173,8 @@ pub(super) fn blocked_tasks(what: Text) -> Step {
 fn nfs_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     let back = text!("Bring the NFS server back{}: the process then exits by itself.", at(mounts));
     let mut steps = vec![Step::advice(back)];
-    steps.extend(only(mounts).map(|fs| {
+    // A mount point that was seen from elsewhere may be another mount there, even the node's root.
+    steps.extend(only(mounts).filter(|fs| !fs.elsewhere).map(|fs| {
         // No helper (`umount.nfs` does not know `-N`), and no lookup of the path, which would hang.
         let umount = Command::new("umount").owns(&["-i", "-c", "-f", "-N"]);
         let umount = umount.number(task.pid).path(&fs.point);
@@ -330,6 +331,7 @@ mod tests {
             fs_type: fs_type.into(),
             source: source.into(),
             point: point.into(),
+            elsewhere: false,
             minor,
             waiting: None,
             servers: Vec::new(),
@@ -392,6 +394,14 @@ mod tests {
         let fail = "/proc/812/task/813/stat && umount -i -c -f -N 812 '/mnt/my data'";
         assert!(out.contains(fail), "{out}");
         assert!(out.contains("reboot"), "{out}");
+    }
+
+    #[test]
+    fn no_command_is_given_for_a_mount_point_that_was_seen_from_elsewhere() {
+        let nfs = FileSystem { elsewhere: true, ..mount("nfs4", "10.9.0.4:/data", "/", 60) };
+        let look = look(&["nfs_wb_all"], vec![nfs]);
+        let out = out(&Cause::of(&look));
+        assert!(out.contains("10.9.0.4:/data") && !out.contains("umount"), "{out}");
     }
 
     #[test]

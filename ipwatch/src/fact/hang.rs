@@ -22,6 +22,10 @@ pub struct FileSystem {
     pub source: String,
     /// The mount point, in the task's mount namespace. Hostile text.
     pub point: String,
+    /// Whether the mount point was seen from elsewhere, so that it is another path in that mount namespace: by a process
+    /// in a chroot, or in another mount namespace.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
     /// Minor number of its device. For FUSE the number of its connection (`/sys/fs/fuse/connections/N`).
     pub minor: u32,
     /// FUSE: number of requests that the server has not answered (`waiting` of its connection).

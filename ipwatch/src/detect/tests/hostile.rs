@@ -125,6 +125,7 @@ fn mounted(fs_type: &str, source: &str) -> FileSystem {
         fs_type: fs_type.into(),
         source: source.into(),
         point: "/mnt/point".into(),
+        elsewhere: false,
         minor: 52,
         waiting: Some(3),
         servers: vec![Process { pid: 71, comm: "server".into() }],

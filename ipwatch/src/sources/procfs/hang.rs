@@ -8,7 +8,7 @@ use std::io;
 
 use super::files::Dir;
 use super::mounts::{self, Mount};
-use super::{Proc, look};
+use super::{Proc, look, namespaces};
 use crate::clock;
 use crate::fact::{BootNs, FileSystem, Look, Presence};
 
@@ -158,6 +158,7 @@ impl Candidate {
             fs_type: mounts::text(mount.fs_type),
             source: source(mount, behind),
             point: mounts::text(mount.point),
+            elsewhere: false,
             minor,
             waiting: None,
             servers: Vec::new(),
@@ -209,9 +210,14 @@ impl Proc {
                 found.push(Candidate::new(&mount, kind, device.1));
             }
         };
-        if let Err(error) = self.mounts_of(dir, until, each) {
-            tracing::debug!("no mountinfo of a task that hangs: {error}");
-        }
+        let elsewhere = match self.mounts_of(dir, until, each) {
+            Ok(from_its_root) => !from_its_root,
+            Err(error) => {
+                tracing::debug!("no mountinfo of a task that hangs: {error}");
+                true
+            }
+        };
+        found.iter_mut().for_each(|candidate| candidate.fs.elsewhere = elsewhere);
         for candidate in found.iter_mut().filter(|candidate| candidate.behind == Fuse) {
             candidate.fs.waiting = self.fuse_waiting(candidate.fs.minor);
         }
@@ -229,11 +235,16 @@ impl Proc {
     /// Reads the mounts that a task sees. A task that has already released its root and working directory (`exit_fs`)
     /// shows none (`mounts_open_common`, fs/proc_namespace.c); then those of another process in the same mount
     /// namespace are read, or, if none is known, those of the first process.
+    ///
+    /// Returns whether the mount points are those of the task's mount namespace: a mountinfo has paths that begin at the
+    /// root of its process (`show_mountinfo`, same file; 5.10 to 6.18), `umount -N` looks them up from the root of the
+    /// namespace (`mntns_install`, fs/namespace.c).
     fn mounts_of(&self, dir: &Dir, until: BootNs, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         if let Ok(own) = dir.watched("mountinfo") {
             let under_way = self.perils.enter(clock::now(), dir);
             let _under_way = under_way.map_err(io::Error::other)?;
-            return mounts::lines_of(own, until, each);
+            mounts::lines_of(own, until, each)?;
+            return Ok(namespaces::is_at_the_top(dir));
         }
         let root = Dir::open(&self.root)?;
         if let Ok(mount_ns) = dir.namespace("ns/mnt", "mnt") {
@@ -243,14 +254,16 @@ impl Proc {
                 if let Ok(theirs) = dir.watched("mountinfo") {
                     let under_way = self.perils.enter(clock::now(), &dir);
                     let _under_way = under_way.map_err(io::Error::other)?;
-                    return mounts::lines_of(theirs, until, each);
+                    mounts::lines_of(theirs, until, each)?;
+                    return Ok(namespaces::is_at_the_top(&dir));
                 }
                 if clock::now() > until {
                     break;
                 }
             }
         }
-        mounts::lines_of(root.dir("1")?.watched("mountinfo")?, until, &mut each)
+        mounts::lines_of(root.dir("1")?.watched("mountinfo")?, until, &mut each)?;
+        Ok(false)
     }
 }
 

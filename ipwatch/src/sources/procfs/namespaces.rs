@@ -144,6 +144,12 @@ fn escaped(byte: &u8) -> &[u8] {
     if *byte == b'\\' { b"\\134" } else { std::slice::from_ref(byte) }
 }
 
+/// Whether the root of a process is that of its mount namespace, so that it sees all mounts of it, each at the path that
+/// it has there.
+pub(super) fn is_at_the_top(dir: &Dir) -> bool {
+    root_of(dir).is_ok_and(|root| root.is_empty())
+}
+
 /// Kernel threads have no executable (`proc_exe_link`, fs/proc/base.c).
 fn is_of_the_kernel(root: &Dir, pid: u32) -> bool {
     let dir = root.dir(pid.to_string());

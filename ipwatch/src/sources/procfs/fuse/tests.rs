@@ -15,6 +15,7 @@ fn file_system(minor: u32) -> FileSystem {
         fs_type: "fuse".to_owned(),
         source: String::new(),
         point: String::new(),
+        elsewhere: false,
         minor,
         waiting: None,
         servers: Vec::new(),

@@ -132,6 +132,32 @@ fn a_task_that_shows_no_mounts_is_helped_out() {
 }
 
 #[test]
+fn a_mount_point_is_that_of_the_mount_namespace_only_if_seen_from_its_root() {
+    let seen_from = |link: &str| {
+        let tree = Tree::new();
+        let task = hung(&tree, FUSE_STACK, MOUNTS);
+        tree.link("proc/40/task/40/root", link);
+        look(&tree, task).file_systems[0].elsewhere
+    };
+    assert!(!seen_from("/"));
+    assert!(seen_from("/jail"), "in a chroot");
+    let tree = Tree::new();
+    let made = Made { state: 'D', flags: PF_EXITING, stack: FUSE_STACK, ..Made::default() };
+    tree.task(&made);
+    tree.file("proc/1/mountinfo", MOUNTS);
+    tree.link("proc/1/root", "/");
+    assert!(look(&tree, made.key()).file_systems[0].elsewhere, "the node's, perhaps not its own");
+    tree.link("proc/40/task/40/ns/mnt", "mnt:[7]");
+    tree.file("proc/50/mountinfo", MOUNTS);
+    tree.link("proc/50/ns/mnt", "mnt:[7]");
+    tree.link("proc/50/root", "/jail");
+    assert!(look(&tree, made.key()).file_systems[0].elsewhere, "of another, in a chroot");
+    std::fs::remove_file(tree.path("proc/50/root")).unwrap();
+    tree.link("proc/50/root", "/");
+    assert!(!look(&tree, made.key()).file_systems[0].elsewhere);
+}
+
+#[test]
 fn ten_thousand_mounts_are_weighed_and_few_told() {
     let tree = Tree::new();
     let mut mounts: String =
