@@ -193,7 +193,10 @@ impl Check<'_> {
             Observation::Look { look, .. } => {
                 bound(&mut look.cgroup, LONGEST_PATH);
                 for system in &mut look.file_systems {
-                    cut(&mut system.point, LONGEST_PATH);
+                    // Cut, it would be another path, which a command would name.
+                    if !self.fits(origin, Name::Path, &system.point) {
+                        UNNAMED.clone_into(&mut system.point);
+                    }
                     cut(&mut system.source, LONGEST_PATH);
                 }
                 Kept

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fact::{BootNs, CniCommand, Life, NetnsRef, Parent, TaskKey};
+use crate::fact::{BootNs, CniCommand, FileSystem, Life, Look, NetnsRef, Parent, TaskKey};
 
 const HOSTILE: &str = "aaaaaaaaaaaé;id>/tmp/x;#";
 
@@ -94,6 +94,36 @@ fn api_pod(name: &str) -> Pod {
         grace: None,
         mirror_of: None,
     }
+}
+
+/// A longer mount point that is cut is another path, which a command would name.
+#[test]
+fn a_mount_point_that_is_too_long_is_left_out() {
+    let point_of = |point: String| {
+        let system = FileSystem {
+            fs_type: "nfs4".into(),
+            source: "srv:/data".into(),
+            point,
+            elsewhere: false,
+            minor: 60,
+            waiting: None,
+            servers: Vec::new(),
+            sure: false,
+        };
+        let look = Look { file_systems: vec![system], ..Look::default() };
+        let task = TaskKey { pid: 1, tid: 1, start: 1 };
+        let admitted = admit(Origin::Procfs, [Observation::Look { task, look: Box::new(look) }]);
+        let [Observation::Look { look, .. }, rest @ ..] = &admitted[..] else {
+            panic!("{admitted:?}")
+        };
+        (look.file_systems[0].point.clone(), rest.to_vec())
+    };
+    let longest = format!("/{}", "a".repeat(LONGEST_PATH - 1));
+    assert_eq!(point_of(longest.clone()), (longest.clone(), vec![]));
+    assert_eq!(
+        point_of(format!("{longest}/b")),
+        (UNNAMED.to_owned(), vec![refused("procfs", Name::Path, 1)])
+    );
 }
 
 #[test]
