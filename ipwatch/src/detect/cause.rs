@@ -253,7 +253,8 @@ fn fuse_way_out(mounts: &[&FileSystem], task: &TaskKey) -> Vec<Step> {
     let server = match &fs.servers[..] {
         [only] if fs.sure => text!("pid {} ({})", only.pid, value(&only.comm)),
         [] => text!("its server"),
-        some => text!("its server, which is {}", names(some, " or ")),
+        some if fs.sure => text!("its server, which is {},", names(some, " or ")),
+        some => text!("its server, perhaps {},", names(some, " or ")),
     };
     let back = Step::advice(text!("Make {} answer for {} again, or", server, value(&fs.point)));
     // The control files are not mounted, or not visible from here.
@@ -286,6 +287,7 @@ fn servers(fs: &FileSystem) -> Text {
     match &fs.servers[..] {
         [] => Text::default(),
         some if fs.sure => text!(", which {} should answer", names(some, " and ")),
+        some @ [_] => text!(", which perhaps {} should answer", names(some, "")),
         some => text!(", which one of {} should answer", names(some, ", ")),
     }
 }
@@ -369,6 +371,17 @@ mod tests {
         let steps = Cause::of(&look).way_out(&TASK);
         assert!(steps.iter().all(|step| step.command.is_none()), "{steps:?}");
         assert!(steps[1].line().contains("54/abort") && steps[1].line().contains("fusectl"));
+    }
+
+    #[test]
+    fn a_fuse_server_that_is_not_sure_is_not_told_as_if_it_were() {
+        let mut fuse = mount("fuse.sshfs", "", "/mnt", 52);
+        fuse.servers = vec![Process { pid: 71, comm: "sshfs".into() }];
+        let look = look_at(vec![fuse]);
+        let cause = Cause::of(&look);
+        let (text, out) = (cause.text().unwrap().to_string(), out(&cause));
+        assert!(text.ends_with(", which perhaps pid 71 (\"sshfs\") should answer"), "{text}");
+        assert!(out.contains("Make its server, perhaps pid 71 (\"sshfs\"), answer"), "{out}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct FileSystem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<u32>,
     /// FUSE: processes that have the connection open (`/dev/fuse`) and should answer. If `sure` is false, all processes
-    /// that have any connection open.
+    /// that have any connection open, or none if not every process could be looked at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<Process>,
     /// Whether the kernel reported the connection of each server (`fuse_connection` in fdinfo), or there is only one

@@ -3,7 +3,7 @@
 //! The number of a connection is the minor number of its file system's device (`fuse_conn_get_id`; `fc->dev`,
 //! fs/fuse/inode.c). Nothing here accesses the file system itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::Proc;
-use super::fds::Fds;
-use super::files::{Dir, is_gone};
+use super::fds::{Fds, Turn};
+use super::files::Dir;
 use crate::clock;
 use crate::fact::{BootNs, FileSystem, Process};
 
@@ -34,7 +34,7 @@ struct Openers {
     /// When the list was read.
     at: BootNs,
     all: Vec<Opener>,
-    /// Whether every process could be read.
+    /// Whether every fd of every process was looked at.
     complete: bool,
 }
 
@@ -56,13 +56,17 @@ impl Proc {
 
     /// Names the processes that should answer for a FUSE file system: those that the kernel names (`fuse_connection` in
     /// fdinfo, `fuse_dev_show_fdinfo`; not in 6.12, but in 6.18), or else every process that has the device open,
-    /// limited to the mounting user's (`user_id=`) if there are any.
+    /// limited to the mounting user's (`user_id=`) if there are any. If not all fds were looked at, the server may be one that
+    /// was not seen: then none is named that the kernel does not name.
     pub(super) fn name_servers(&self, of: &mut FileSystem, user: Option<u32>, until: BootNs) {
         let openers = self.openers(until);
         let told = openers.all.iter().any(|opener| !opener.connections.is_empty());
-        let serves = |opener: &&Opener| !told || opener.connections.contains(&of.minor);
+        let serves = |opener: &&Opener| match told {
+            true => opener.connections.contains(&of.minor),
+            false => openers.complete,
+        };
         let mut servers: Vec<&Opener> = openers.all.iter().filter(serves).collect();
-        of.sure = (told || (openers.complete && servers.len() == 1)) && !servers.is_empty();
+        of.sure = (told || servers.len() == 1) && !servers.is_empty();
         if !told && servers.iter().any(|opener| user.is_some() && opener.user == user) {
             servers.retain(|opener| opener.user == user);
         }
@@ -82,29 +86,20 @@ impl Proc {
 
     fn read_openers(&self, at: BootNs, until: BootNs) -> io::Result<Openers> {
         let root = Dir::open(&self.root)?;
-        let mut found = Openers { at, all: Vec::new(), complete: true };
-        let mut fds = Fds::new();
-        for pid in root.numbers(".")? {
-            if clock::now() > until || found.all.len() >= MOST_OPENERS {
-                found.complete = false;
-                break;
-            }
-            match root.dir(pid.to_string()).and_then(|dir| opener(pid, &dir, &mut fds)) {
-                Ok((opener, whole)) => {
-                    found.all.extend(opener);
-                    found.complete &= whole;
-                }
-                Err(error) => found.complete &= is_gone(&error),
-            }
+        let mut fds = Fds::new(&root, until)?;
+        // In the order of pids, so that the same ones are told in the same order.
+        let mut all: BTreeMap<u32, Opener> = BTreeMap::new();
+        while all.len() < MOST_OPENERS
+            && let Some(turn) = fds.next()
+        {
+            look(&turn, &mut all);
         }
-        Ok(found)
+        Ok(Openers { at, all: all.into_values().collect(), complete: fds.is_complete() })
     }
 }
 
-/// This process, if it has the device open, and whether all its fds were seen.
-fn opener(pid: u32, dir: &Dir, fds: &mut Fds) -> io::Result<(Option<Opener>, bool)> {
-    let mut found: Option<Opener> = None;
-    let (fds, whole) = fds.of(dir)?;
+/// Adds this process to the openers, if one of these fds is of the device.
+fn look(Turn { pid, dir, fds, .. }: &Turn, openers: &mut BTreeMap<u32, Opener>) {
     for fd in fds {
         let name = format!("fd/{fd}");
         let mut buffer = [0; 64];
@@ -115,8 +110,8 @@ fn opener(pid: u32, dir: &Dir, fds: &mut Fds) -> io::Result<(Option<Opener>, boo
         if !dir.path(&name).and_then(is_device).unwrap_or(false) {
             continue;
         }
-        let opener = found.get_or_insert_with(|| Opener {
-            process: Process { pid, comm: dir.comm() },
+        let opener = openers.entry(*pid).or_insert_with(|| Opener {
+            process: Process { pid: *pid, comm: dir.comm() },
             user: user(dir),
             connections: BTreeSet::new(),
         });
@@ -124,7 +119,6 @@ fn opener(pid: u32, dir: &Dir, fds: &mut Fds) -> io::Result<(Option<Opener>, boo
         let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
         opener.connections.extend(number.and_then(|number| number.trim().parse::<u32>().ok()));
     }
-    Ok((found, whole))
 }
 
 /// STATX_DONT_SYNC: the file system of the file answers from its cache.

@@ -113,6 +113,15 @@ impl Tree {
         }
     }
 
+    /// A process of a cgroup with so many fds, none of which is of interest.
+    pub(super) fn many_fds(&self, pid: u32, cgroup: &str, fds: u32) {
+        self.file(&format!("proc/{pid}/cgroup"), &format!("0::{cgroup}\n"));
+        fs::create_dir_all(self.path(&format!("proc/{pid}/fd"))).unwrap();
+        (0..fds).for_each(|fd| {
+            symlink("/dev/null", self.path(&format!("proc/{pid}/fd/{fd}"))).unwrap()
+        });
+    }
+
     /// Its `/proc`, with every hierarchy.
     pub(super) fn proc(&self) -> Proc {
         let hierarchies = Hierarchies {

@@ -86,6 +86,27 @@ fn a_search_cut_short_is_sure_of_nothing() {
     assert_eq!((fs.servers, fs.sure), (Vec::new(), false));
 }
 
+/// Of a connection on a kernel that names it, and on one that does not.
+#[test]
+fn many_files_of_one_tenant_hide_no_server_and_nobody_else_is_named() {
+    if !has_device() {
+        return;
+    }
+    let tree = Tree::new();
+    for pid in 10..26 {
+        tree.many_fds(pid, "/user.slice/user-1000.slice/session-1.scope", 1_030);
+    }
+    process(&tree, 9, 1000, "fuse_connection:\t51\n");
+    process(&tree, 40, 0, "fuse_connection:\t52\n");
+    tree.file("proc/9/cgroup", "0::/user.slice/user-1000.slice/session-2.scope\n");
+    tree.file("proc/40/cgroup", "0::/system.slice/sshfs.service\n");
+    assert_eq!(servers(&tree, None), (vec![40], true));
+    for pid in [9, 40] {
+        tree.file(&format!("proc/{pid}/fdinfo/5"), "pos:\t0\n");
+    }
+    assert_eq!(servers(&tree, None), (Vec::new(), false), "not everything was read");
+}
+
 #[test]
 fn a_file_that_is_only_called_so_is_no_device() {
     assert!(!is_device_at("/dev/null") && !is_device_at("/proc/self/status"));

@@ -3,16 +3,16 @@
 //! sockets are therefore candidates. Missed are a socket that is in flight itself, and before 6.3 a connection that its
 //! listener has not accepted (`unix_count_nr_fds`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 use super::super::Proc;
-use super::super::fds::Fds;
+use super::super::fds::{Fds, Turn};
 use super::super::files::{Dir, numbered};
 use crate::clock;
 use crate::fact::{BootNs, Holder};
 
-/// Maximum number of candidates of one search, and of one process.
+/// Maximum number of candidates of one search, and of one process in a turn.
 const MOST: usize = 8;
 const MOST_OF_ONE: usize = 2;
 
@@ -25,29 +25,32 @@ impl Proc {
     pub(crate) fn unread_fds(&self, until: BootNs) -> io::Result<Vec<Holder>> {
         let root = Dir::open(&self.root)?;
         let own = std::process::id();
-        let (mut found, mut seen, mut fds) = (Vec::new(), HashSet::new(), Fds::new());
-        for pid in root.numbers(".")?.into_iter().filter(|&pid| pid != own) {
-            if clock::now() > until || found.len() >= MOST {
-                break;
+        let mut fds = Fds::new(&root, until)?;
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        let mut of_tenants: HashMap<usize, usize> = HashMap::new();
+        while let Some(turn) = fds.next() {
+            let of_tenant = of_tenants.entry(turn.tenant).or_default();
+            if turn.pid != own && *of_tenant < MOST {
+                for holder in of_process(&turn, until, &mut seen) {
+                    found.push((*of_tenant, holder));
+                    *of_tenant += 1;
+                }
             }
-            // A process that ends meanwhile, or whose fds cannot be read.
-            let Ok(dir) = root.dir(pid.to_string()) else { continue };
-            let more = of_process(pid, &dir, until, (&mut fds, &mut seen)).unwrap_or_default();
-            found.extend(more);
         }
+        // The first of each tenant, then the second of each.
+        found.sort_by_key(|(nth, _)| *nth);
         found.truncate(MOST);
-        Ok(found)
+        Ok(found.into_iter().map(|(_, holder)| holder).collect())
     }
 }
 
 fn of_process(
-    pid: u32,
-    dir: &Dir,
+    Turn { pid, dir, fds, .. }: &Turn,
     until: BootNs,
-    (fds, seen): (&mut Fds, &mut HashSet<u64>),
-) -> io::Result<Vec<Holder>> {
+    seen: &mut HashSet<u64>,
+) -> Vec<Holder> {
     let mut found = Vec::new();
-    for fd in fds.of(dir)?.0 {
+    for &fd in fds {
         if clock::now() > until || found.len() >= MOST_OF_ONE {
             break;
         }
@@ -61,10 +64,10 @@ fn of_process(
         let unread =
             info.lines().find_map(|line| line.strip_prefix("scm_fds:")?.trim().parse().ok());
         if let Some(unread) = unread.filter(|unread| *unread > 0) {
-            found.push(Holder::Candidate { pid, fd, comm: dir.comm(), unread });
+            found.push(Holder::Candidate { pid: *pid, fd, comm: dir.comm(), unread });
         }
     }
-    Ok(found)
+    found
 }
 
 #[cfg(test)]
@@ -112,6 +115,21 @@ mod tests {
         }
         assert_eq!(found(&tree).len(), MOST);
         assert!(tree.proc().unread_fds(BootNs(0)).unwrap().is_empty(), "its time is over");
+    }
+
+    #[test]
+    fn candidates_of_one_tenant_are_not_all() {
+        let tree = Tree::new();
+        let (first, last) = (4_000_000, 4_000_100);
+        for pid in first..first + 20 {
+            tree.many_fds(pid, "/user.slice/user-1000.slice/a.scope", 0);
+            process(&tree, pid, "greedy", &[(3, pid.into(), "scm_fds: 1\n")]);
+        }
+        tree.many_fds(last, "/system.slice/agent.service", 200);
+        process(&tree, last, "agent", &[(200, 78, "scm_fds: 2\n")]);
+        let is_agents =
+            |holder: &Holder| matches!(holder, Holder::Candidate { pid, .. } if *pid == last);
+        assert!(found(&tree).iter().any(is_agents), "{:?}", found(&tree));
     }
 
     /// A child has the receiving end of a pair of sockets, with an fd in flight to it.
