@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 use tokio::sync::oneshot;
 
 use crate::fact::{Holder, NetnsPath, NetnsRef, TaskKey};
+use crate::map::request::Sought;
 
 /// For the thread `netns`.
 pub(super) enum NetnsJob {
@@ -39,7 +40,7 @@ pub(super) enum SearchJob {
     Mounts,
     /// The netns mounts of every mount namespace.
     AllMounts,
-    Holders(Vec<NetnsRef>),
+    Holders(Vec<Sought>),
     ContainerMounts(Vec<String>),
 }
 

@@ -202,7 +202,10 @@ impl Searcher {
             // If BPF lists the netns, mounts add nothing.
             SearchJob::AllMounts if self.has_snapshots => Ok(()),
             SearchJob::AllMounts => self.all_mounts(),
-            SearchJob::Holders(netns) => self.holders(&netns),
+            SearchJob::Holders(sought) => {
+                let netns: Vec<NetnsRef> = sought.iter().map(|one| one.netns).collect();
+                self.holders(&netns)
+            }
             SearchJob::ContainerMounts(ids) => self.container_mounts(&ids),
         }
     }

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::fact::{NetnsPath, NetnsRef, TaskKey};
+use super::TenantKind;
+use crate::fact::{BootNs, NetnsPath, NetnsRef, TaskKey};
 
 /// One thing to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,7 +37,7 @@ pub enum Request {
     /// Dump the host's links, addresses and neighbours again.
     Host,
     /// Search every mount namespace, fd and socket for what holds these netns, which have no known tasks.
-    Holders { netns: Vec<NetnsRef> },
+    Holders { netns: Vec<Sought> },
     /// Look at a task that is exiting or killed.
     Look { task: TaskKey },
     /// List the threads of a process that still hold a netns: its leader has exited.
@@ -55,4 +56,13 @@ pub enum Request {
     ContainerMounts { ids: Vec<String> },
     /// Check whether the kernel's worker is tearing down a netns.
     Cleanup,
+}
+
+/// A netns whose holders are to be searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Sought {
+    pub netns: NetnsRef,
+    pub whose: TenantKind,
+    /// When its last complete search began, or else when it was first seen.
+    pub since: BootNs,
 }

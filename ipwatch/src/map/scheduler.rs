@@ -12,8 +12,8 @@ use crate::fact::{BootNs, NetnsPath, TaskKey};
 use super::looks::{CGROUPS, LOOKS, THREADS, Turns};
 use super::openings::{Openings, Whose};
 use super::queue::Queue;
-use super::request::Request;
-use super::{Kinds, NetnsId, NodeMap, Table};
+use super::request::{Request, Sought};
+use super::{Kinds, NetnsId, NodeMap, Table, TenantKind};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -581,7 +581,10 @@ impl NodeMap {
             *tries += 1;
             self.scheduler.search.set(id, now.plus(pause));
             if entry.names.cookie.is_some() || entry.names.inode.is_some() {
-                netns.push(entry.names);
+                let whose = TenantKind::from(entry.tenant());
+                let last = entry.searched().and_then(|(at, complete)| complete.then_some(at));
+                let since = last.unwrap_or(entry.first_seen);
+                netns.push(Sought { netns: entry.names, whose, since });
             }
         }
         if !netns.is_empty() {

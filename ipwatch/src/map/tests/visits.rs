@@ -106,6 +106,32 @@ fn kept_by_an_fd(feed: &mut Feed, netns: NetnsRef) -> BootNs {
     emptied
 }
 
+/// By that the search decides who comes first.
+#[test]
+fn it_is_told_whose_it_is_and_when_it_was_searched_completely() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let sought = |wants: Vec<Request>| {
+        let all = wants.into_iter().find_map(|want| match want {
+            Request::Holders { netns } => Some(netns),
+            _ => None,
+        });
+        all.map(|all| (all[0].netns, all[0].whose, all[0].since))
+    };
+    let seen = feed.tell(Observation::Netns { netns });
+    assert_eq!(sought(feed.wants(500)), Some((netns, TenantKind::User(None), seen)));
+    feed.tell(Observation::NetnsUser { netns, uid: 1_000, nested: true });
+    let mut since = seen;
+    for complete in [false, true, false] {
+        let at = feed.tell(Observation::HoldersSearched { netns, complete });
+        if complete {
+            since = at;
+        }
+        let whose = TenantKind::User(Some(1_000));
+        assert_eq!(sought(feed.wants(40_000)), Some((netns, whose, since)));
+    }
+}
+
 /// Until it is searched again, what was found of it before the visit is not told: soon, and not when that was planned.
 #[test]
 fn after_a_visit_that_was_taken_for_a_stay_it_is_searched_at_once() {
