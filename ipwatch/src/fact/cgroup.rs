@@ -47,11 +47,16 @@ pub fn attribution(path: &str) -> Option<Attribution> {
     found.container_id.is_some().then_some(found)
 }
 
-/// The path of the outermost pod or container in a path: all that follows may be chosen by who is in it.
+/// The part of a path that says whose it is. Whoever may make cgroups below his own is still the same: the outermost pod or
+/// container if root has made it, or else the slice of the user or the service, which is two parts.
 #[must_use]
-pub fn outermost(path: &str) -> Option<&str> {
-    let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
-    ends.map(|end| &path[..end]).find(|path| attribution(path).is_some())
+pub fn tenant(path: &str) -> &str {
+    // What is outside of our cgroup namespace begins with `/..` (`cgroup_path_ns`).
+    let above = path.len() - path.trim_start_matches("/..").len();
+    let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > above);
+    let mut heads = ends.chain([path.len()]).map(|end| &path[..end]);
+    let outermost = heads.clone().find(|head| attribution(head).is_some());
+    outermost.filter(|head| is_roots(head)).or_else(|| heads.nth(1)).unwrap_or(path)
 }
 
 /// Whether the path names one container within another: a Docker container within a pod is not kubelet's.
@@ -242,6 +247,34 @@ mod tests {
             "/user.slice",
         ] {
             assert!(!is_nested(path), "{path}");
+        }
+    }
+
+    /// Whatever cgroups somebody makes below his own, he has the share of one, and is nobody else.
+    #[test]
+    fn nobody_chooses_whose_his_cgroups_are() {
+        let pod = |uid: &str| format!("/kubepods/besteffort/pod{uid}");
+        let other = pod("00000000-8a5b-4c9d-9e8f-0123456789ab");
+        for own in [
+            "/user.slice/user-1000.slice".to_owned(),
+            pod(UID),
+            format!("/kubelet.slice/kubelet{}", pod(UID)),
+            format!("/system.slice/docker-{ID}.scope"),
+            format!("/docker/{ID}"),
+            "/lxc.payload.web/system.slice".to_owned(),
+            "/../../user.slice/user-1000.slice".to_owned(),
+            format!("/../..{}", pod(UID)),
+        ] {
+            for made in ["", "/user@1000.service/x", &format!("/docker/{OTHER}"), "/a/b/c"] {
+                assert_eq!(tenant(&format!("{own}{made}")), own, "{made}");
+            }
+        }
+        for own in ["/user.slice/user-1000.slice", "/lxc.payload.web/system.slice", &pod(UID)] {
+            assert_eq!(tenant(&format!("{own}{other}")), own);
+        }
+        assert_eq!(tenant("/system.slice/a.service/b/c"), "/system.slice/a.service");
+        for path in ["/", "", "/init.scope"] {
+            assert_eq!(tenant(path), path);
         }
     }
 

@@ -10,7 +10,7 @@ use super::cgroup;
 use super::files::{Dir, is_gone};
 use crate::clock;
 use crate::fact::BootNs;
-use crate::fact::cgroup::attribution;
+use crate::fact::cgroup::tenant;
 
 /// Maximum number of fds of a pass.
 const MOST: usize = 16_384;
@@ -123,17 +123,6 @@ impl<'a> Fds<'a> {
     }
 }
 
-/// Whose a cgroup is. Whoever may make cgroups below its own is still the same: the pod or the container, or else the slice
-/// of the user, who can call cgroups in there as he likes, or the service.
-fn tenant(cgroup: &str) -> &str {
-    let ends = || cgroup.match_indices('/').map(|(at, _)| at).skip(1).chain([cgroup.len()]);
-    let mut above = ends().map(|end| &cgroup[..end]);
-    let named = || ends().map(|end| &cgroup[..end]).find(|path| attribution(path).is_some());
-    let is_users = cgroup.starts_with("/user.slice/");
-    let named = (!is_users).then(named).flatten();
-    named.or_else(|| above.nth(1)).unwrap_or(cgroup)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::Tree;
@@ -202,22 +191,5 @@ mod tests {
         let root = Dir::open(&tree.path("proc")).unwrap();
         let mut fds = Fds::new(&root, BootNs(0)).unwrap();
         assert!(fds.next().is_none() && !fds.is_complete());
-    }
-
-    #[test]
-    fn cgroups_below_ones_own_make_no_other_tenant() {
-        let id = "a".repeat(64);
-        for (group, whose) in [
-            (format!("{POD}/cri-containerd-{id}.scope/x/y"), POD),
-            (format!("/kubelet.slice/kubelet{POD}/x"), &format!("/kubelet.slice/kubelet{POD}")),
-            (format!("{SESSION}/docker-{id}.scope"), "/user.slice/user-1000.slice"),
-            (format!("/docker/{id}/docker-{}.scope", "b".repeat(64)), &format!("/docker/{id}")),
-            ("/system.slice/a.service/b".to_owned(), "/system.slice/a.service"),
-            ("/init.scope".to_owned(), "/init.scope"),
-            ("/".to_owned(), "/"),
-            (String::new(), ""),
-        ] {
-            assert_eq!(tenant(&group), whose);
-        }
     }
 }

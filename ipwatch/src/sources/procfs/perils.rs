@@ -13,11 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::cgroup;
 use super::files::{Dir, is_gone};
 use crate::bounded;
 use crate::fact::BootNs;
-use crate::fact::cgroup::{is_roots, outermost};
+use crate::fact::cgroup;
 
 /// Nobody's mounts are left out before the daemon was killed so often during their reads. Whatever else kills it may do so
 /// during any read.
@@ -127,7 +126,7 @@ impl Drop for UnderWay {
 
 /// Whose mounts a process shows. `None`: it is gone.
 fn tenant(process: &Dir) -> Option<String> {
-    let name = match cgroup::read(process) {
+    let name = match super::cgroup::read(process) {
         Ok(path) => path.map(|path| whose(&path)),
         Err(error) if is_gone(&error) => return None,
         // Whoever may make cgroups can make one whose path is longer than a page (ENAMETOOLONG, `proc_cgroup_show`; 6.18
@@ -140,17 +139,9 @@ fn tenant(process: &Dir) -> Option<String> {
     })
 }
 
-/// Whoever may make cgroups below his own is still the same: the outermost pod or container if root has made it, or else the
-/// slice of the user or the service.
+/// The name of a tenant in one line that fits into a slot.
 fn whose(cgroup: &str) -> String {
-    let first_two = || {
-        // What is outside of our cgroup namespace begins with `/..` (`cgroup_path_ns`).
-        let above = cgroup.len() - cgroup.trim_start_matches("/..").len();
-        let mut ends = cgroup.match_indices('/').map(|(at, _)| at).filter(|at| *at > above);
-        ends.nth(1).map_or(cgroup, |end| &cgroup[..end])
-    };
-    let made_by_root = outermost(cgroup).filter(|path| is_roots(path));
-    let mut name = made_by_root.unwrap_or_else(first_two).replace(['\n', '\0'], "?");
+    let mut name = cgroup::tenant(cgroup).replace(['\n', '\0'], "?");
     while name.len() >= SLOT {
         name.pop();
     }
@@ -265,32 +256,6 @@ mod tests {
         }
         let now = BootNs(21);
         assert!(Perils::at(dir.path(), now).unwrap().barred(now).is_empty());
-    }
-
-    /// Whatever cgroups somebody makes below his own: with a new name for each kill he would never be left out, and with
-    /// that of another it would be the other.
-    #[test]
-    fn nobody_chooses_his_name() {
-        const OWN: &str = "3c6d9d2a-1f36-4d0b-9d0e-6a1f0d2c7b11";
-        const OTHER: &str = "00000000-1f36-4d0b-9d0e-6a1f0d2c7b11";
-        let id = "8f4c1b2a9d7e6f5041322314a5b6c7d8e9f0a1b2c3d4e5f60718293a4b5c6d7e";
-        let pod = |uid: &str| format!("/kubepods/besteffort/pod{uid}");
-        for own in [
-            "/user.slice/user-1000.slice".to_owned(),
-            pod(OWN),
-            format!("/system.slice/docker-{id}.scope"),
-            format!("/docker/{id}"),
-            "/lxc.payload.web/system.slice".to_owned(),
-            "/../../user.slice/user-1000.slice".to_owned(),
-            format!("/../..{}", pod(OWN)),
-        ] {
-            for made in ["", "/user@1000.service/x", &pod(OTHER), "/kubepods-pod1.slice", "/a/b/c"]
-            {
-                assert_eq!(whose(&format!("{own}{made}")), own, "{made}");
-            }
-        }
-        assert_eq!(whose(&format!("{}/{id}", pod(OWN))), pod(OWN));
-        assert_eq!((whose("/"), whose("")), ("/".to_owned(), "/".to_owned()));
     }
 
     /// A path of cgroups that is longer than a page cannot be read.
