@@ -4,7 +4,7 @@
 //! Only a runtime that answers, and that confirmed it after the grace, can show this. A sandbox that no runtime ever
 //! reported counts only if a kubelet of this node made it: pods of a cluster inside a container are unknown here.
 //!
-//! Who only visits what a sandbox has left behind is none of its tasks.
+//! Who only visits what a sandbox has left behind, or passes through it, is none of its tasks.
 
 use super::evidence::{self, By, Proof};
 use super::run::{Again, Detector, Judged, Listed, Subject};
@@ -26,9 +26,11 @@ fn list(map: &NodeMap, _now: BootNs, _thresholds: &Thresholds) -> Listed {
     dead.chain(map.strangers()).map(|netns| netns.id.into()).collect::<Vec<_>>().into()
 }
 
-fn judge(map: &NodeMap, subject: &Subject, _now: BootNs, thresholds: &Thresholds) -> Judged {
-    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, thresholds));
-    (found.into_iter().collect(), Again::OnChange)
+fn judge(map: &NodeMap, subject: &Subject, now: BootNs, thresholds: &Thresholds) -> Judged {
+    let found = map.netns(subject.netns).and_then(|netns| candidate(map, netns, now, thresholds));
+    // Which tasks have been there for long enough to be named changes with time.
+    let next = found.as_ref().and_then(|_| map.next_resident(subject.netns, now));
+    (found.into_iter().collect(), Again::at(next))
 }
 
 /// Since when the sandbox is dead, according to which entry, and when that was last confirmed.
@@ -58,7 +60,12 @@ fn verdict<'a>(map: &'a NodeMap, netns: &Netns, thresholds: &Thresholds) -> Opti
     (said >= from).then_some(Verdict { since, said, entry })
 }
 
-fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Candidate> {
+fn candidate(
+    map: &NodeMap,
+    netns: &Netns,
+    now: BootNs,
+    thresholds: &Thresholds,
+) -> Option<Candidate> {
     if netns.host || netns.dying.is_some() || netns.inhabitants().next().is_none() {
         return None;
     }
@@ -70,7 +77,7 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
     let whose =
         evidence::owner(subject.pod.as_ref(), subject.container.as_ref(), text!("the sandbox"));
     let tasks: Vec<_> = map
-        .holder_views(netns.id)
+        .resident_views(netns.id, now)
         .into_iter()
         .filter(|holder| holder.pid.is_some() && holder.mount_path.is_none() && holder.fd.is_none())
         .collect();
@@ -81,7 +88,7 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
         code: Code::IpHeldByDeadSandbox,
         key,
         severity: Severity::Warning,
-        evidence: evidence(map, netns, &verdict, &pids),
+        evidence: evidence(map, netns, now, &verdict, &pids),
         impact: text!(
             "{} is still up in the netns of {}, although {}. Once IPAM frees it, the next pod that is assigned {} \
              shares it.",
@@ -93,7 +100,7 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
             },
             ip
         ),
-        remediation: remediation(map, netns, &owner.sandbox, &is_found),
+        remediation: remediation(map, netns, now, &owner.sandbox, &is_found),
         holders: tasks,
         subject,
         since: verdict.since,
@@ -106,6 +113,7 @@ fn candidate(map: &NodeMap, netns: &Netns, thresholds: &Thresholds) -> Option<Ca
 fn evidence(
     map: &NodeMap,
     netns: &Netns,
+    now: BootNs,
     verdict: &Verdict<'_>,
     pids: &[u32],
 ) -> Vec<crate::finding::Evidence> {
@@ -129,7 +137,7 @@ fn evidence(
         some.join(", "),
     );
     proof.tell(By::Procfs, verdict.said, text);
-    let frozen = netns.tasks().filter_map(|key| map.task(key)?.look.as_ref());
+    let frozen = map.residents(netns, now).filter_map(|key| map.task(key)?.look.as_ref());
     if frozen.into_iter().any(|entry| entry.look.frozen == Some(true)) {
         proof.tell(By::Procfs, verdict.said, "its cgroup is frozen");
     }
@@ -141,10 +149,16 @@ fn evidence(
 /// Maximum number of processes that are listed individually.
 const TOLD: usize = 8;
 
-fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) -> Vec<Step> {
+fn remediation(
+    map: &NodeMap,
+    netns: &Netns,
+    now: BootNs,
+    sandbox: &str,
+    is_found: &Command,
+) -> Vec<Step> {
     let may_be_given = evidence::may_be_given();
     let mut steps = vec![evidence::no_more(map, Some(sandbox), may_be_given, is_found.clone())];
-    let tasks = || netns.tasks().filter_map(|key| map.task(key));
+    let tasks = || map.residents(netns, now).filter_map(|key| map.task(key));
     let frozen = tasks()
         .find(|task| task.look.as_ref().is_some_and(|entry| entry.look.frozen == Some(true)));
     steps.extend(frozen.map(thaw));
@@ -171,11 +185,22 @@ fn remediation(map: &NodeMap, netns: &Netns, sandbox: &str, is_found: &Command) 
         _ => {
             let left =
                 tasks().filter(|task| task.key.is_leader() && task.leaving_since().is_none());
+            let left = left.filter(|task| !is_of_living(map, task, sandbox));
             steps.extend(left.take(TOLD).map(|task| end(task, is_found)));
         }
     }
     steps.push(Step::never(&text!("delete the reservation of this IP while it is up")));
     steps
+}
+
+/// Whether a task is in a container of another sandbox, which is not known to be dead: such as an agent that stays.
+fn is_of_living(map: &NodeMap, task: &TaskEntry, sandbox: &str) -> bool {
+    let Some(id) = map.container_of(&task.key).0.and_then(|container| container.id) else {
+        return false;
+    };
+    let of = map.container(&id).and_then(|known| known.container.sandbox.as_deref());
+    let of = of.unwrap_or(&id);
+    of != sandbox && map.sandbox(of).is_some_and(|entry| entry.dead.is_none())
 }
 
 /// Only while no runtime owns it: the runtime may know its container again.

@@ -406,6 +406,56 @@ fn whoever_came_to_stay_where_all_had_left_is_found_by_a_listing_since_then() {
     assert_eq!(case.codes(), [Code::IpHeldByDeadSandbox]);
 }
 
+/// Nor is who passes through one in which tasks of the sandbox are left: he is neither listed nor to be killed.
+#[test]
+fn who_passes_through_what_a_dead_sandbox_has_left_is_none_of_its_tasks() {
+    for is_killed in [false, true] {
+        let mut case = Case::with_runtime();
+        case.list(1_000, Vec::new());
+        if is_killed {
+            case.killed(1_000);
+            case.at(1_001, Observation::TaskExiting { task: KEY });
+        }
+        case.list(31_001, Vec::new());
+        let before = case.only();
+        assert_eq!(lines(&before).contains("kill -9 10"), !is_killed, "{}", lines(&before));
+        let agent = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+        case.at(31_100, Observation::Task(agent.clone()));
+        case.wants(31_100);
+        assert_eq!(case.only(), before);
+        // Who stays is listed.
+        case.at(36_101, Observation::Cgroup { task: agent.key, path: "/user.slice".into() });
+        let pids = |found: &Candidate| {
+            found.holders.iter().filter_map(|holder| holder.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(pids(&case.only()), [10, 70]);
+        assert!(lines(&case.only()).contains("kill -9 70"));
+        // Whose container belongs to a sandbox that lives is not to be killed, however long he stays.
+        let (Observation::Sandbox(alive), path) = (&other()[0], "/kubepods/pod0/") else {
+            panic!()
+        };
+        case.list(36_200, other());
+        let path = format!("{path}{}", alive.id);
+        case.at(36_300, Observation::Cgroup { task: agent.key, path });
+        case.wants(36_300);
+        let found = case.only();
+        assert_eq!(pids(&found), [10, 70], "he is in it");
+        assert!(!lines(&found).contains("kill -9 70"), "{}", lines(&found));
+    }
+}
+
+#[test]
+fn tasks_of_a_dead_sandbox_that_have_all_just_come_are_listed() {
+    let mut case = Case::with_runtime();
+    case.list(1_000, Vec::new());
+    case.at(30_900, Observation::Task(task(TaskKey { pid: 70, tid: 70, start: 50 }, POD)));
+    case.at(30_900, Observation::TaskReleased { task: KEY });
+    case.list(31_001, Vec::new());
+    let found = case.only();
+    assert_eq!((found.code, found.holders[0].pid), (Code::IpHeldByDeadSandbox, Some(70)));
+    assert!(lines(&found).contains("kill -9 70"), "{}", lines(&found));
+}
+
 /// A visitor keeps nothing alive: a finding that named him would change with each visit.
 #[test]
 fn a_visitor_is_not_named_among_what_holds_a_leaked_netns() {

@@ -153,15 +153,19 @@ impl NodeMap {
     #[must_use]
     pub fn holder_views(&self, id: NetnsId) -> Vec<contract::Holder> {
         let Some(entry) = self.netns(id) else { return Vec::new() };
-        self.views_of(entry, |_| true)
+        self.views_of(entry, entry.tasks())
     }
 
-    /// What keeps a netns alive, of its tasks those that count.
-    fn views_of(&self, entry: &Netns, counts: impl Fn(&TaskKey) -> bool) -> Vec<contract::Holder> {
+    /// What keeps a netns alive, of its tasks these.
+    fn views_of<'a>(
+        &self,
+        entry: &Netns,
+        tasks: impl Iterator<Item = &'a TaskKey>,
+    ) -> Vec<contract::Holder> {
         if entry.host {
             return Vec::new();
         }
-        let mut views = self.task_views(entry.tasks().filter(|key| counts(key)));
+        let mut views = self.task_views(tasks);
         views.extend(entry.holders().map(other_view));
         if views.is_empty() && entry.held_by_kernel() && entry.dying.is_none() {
             views.push(contract::Holder::of_kind(contract::HolderKind::Kernel));
@@ -175,7 +179,7 @@ impl NodeMap {
     #[must_use]
     pub fn lasting_views(&self, id: NetnsId) -> Vec<contract::Holder> {
         let Some(entry) = self.netns(id) else { return Vec::new() };
-        self.views_of(entry, |_| !entry.is_visited())
+        self.views_of(entry, entry.inhabitants())
     }
 
     /// As [`NodeMap::lasting_views`], without tasks that entered recently: health probes and shells pass through a pod
@@ -184,12 +188,21 @@ impl NodeMap {
     #[must_use]
     pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
         let Some(entry) = self.netns(id) else { return Vec::new() };
-        let passes = |key: &TaskKey| {
+        self.views_of(entry, self.residents(entry, now))
+    }
+
+    /// The tasks of [`NodeMap::resident_views`].
+    pub fn residents<'a>(
+        &'a self,
+        entry: &'a Netns,
+        now: BootNs,
+    ) -> impl Iterator<Item = &'a TaskKey> {
+        let passes = move |key: &TaskKey| {
             let task = self.task(key).filter(|task| task.exiting.is_none());
             task.is_some_and(|task| now.since(task.since) < PASSING)
         };
         let all = entry.tasks().all(passes);
-        self.views_of(entry, |key| !entry.is_revisited() && (all || !passes(key)))
+        entry.tasks().filter(move |key| !entry.is_revisited() && (all || !passes(key)))
     }
 
     /// These tasks, which are sorted. Of each process the first ones are listed and the others are counted: an exit of
