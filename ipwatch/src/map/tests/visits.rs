@@ -407,6 +407,50 @@ fn whoever_stays_gives_a_netns_his_name_once_he_lives_there() {
     assert_eq!(named(&mut feed), [(None, Some(UID.into()))]);
 }
 
+/// Its owner is known: whoever comes when all of that have left is somebody else, however long he stays.
+#[test]
+fn who_enters_what_others_have_left_gives_it_no_name() {
+    for has_result in [true, false] {
+        let mut feed = Feed::new(ALL);
+        let netns = full(7, 70, 3);
+        feed.tell(Observation::Address { netns, address: address(5) });
+        feed.tell(Observation::Holder { netns, holder: mounted_at(PATH) });
+        let pod = PodName { namespace: "shop".into(), name: "web-0".into(), uid: Some("a".into()) };
+        let Observation::Attachment(mut result) = cached(Some(pod)) else { unreachable!() };
+        result.netns_path = Some(PATH.into());
+        if has_result {
+            feed.tell(Observation::Attachment(result));
+        }
+        feed.tell(Observation::Netns { netns });
+        let path = format!("/kubepods/poda/{ID}");
+        feed.tell(Observation::Task(task(10, netns)));
+        feed.tell(Observation::Cgroup { task: task(10, netns).key, path });
+        feed.wants(1);
+        let id = feed.map.find(&netns).unwrap();
+        let owner = |feed: &Feed| feed.map.netns(id).unwrap().owner().map(|it| it.sandbox.clone());
+        assert_eq!(owner(&feed).as_deref(), Some(ID));
+        feed.tell(Observation::TaskReleased { task: task(10, netns).key });
+        feed.wants(1);
+        let before = feed.map.sandbox_of(id);
+        feed.tell(Observation::Task(task(11, netns)));
+        let path = format!("/kubepods/pod{UID}/{OTHER}");
+        feed.tell(Observation::Cgroup { task: task(11, netns).key, path });
+        feed.wants(1);
+        feed.wants(600);
+        assert_eq!(idle_since(&feed, &netns), None, "it lives there");
+        assert_eq!(owner(&feed).as_deref(), Some(ID));
+        assert_eq!(feed.map.sandbox_of(id), before, "{has_result}");
+        // A container of the sandbox that was started again says what its own always did.
+        feed.tell(Observation::Task(task(12, netns)));
+        let path = format!("/kubepods/pod{UID}/{ID}");
+        feed.tell(Observation::Cgroup { task: task(12, netns).key, path });
+        let (container, pod) = feed.map.sandbox_of(id);
+        assert_eq!(container.and_then(|it| it.id).as_deref(), Some(ID));
+        let uid = if has_result { "a" } else { UID };
+        assert_eq!(pod.and_then(|it| it.uid).as_deref(), Some(uid));
+    }
+}
+
 /// The result cache is read after the pod has begun.
 #[test]
 fn a_container_of_a_pod_whose_result_is_read_later_is_its_sandboxes() {

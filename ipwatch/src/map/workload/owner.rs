@@ -276,7 +276,7 @@ impl NodeMap {
     }
 
     /// The sandbox of a container: by its runtime, else by the result cache, which may have it for the pod with this uid.
-    fn sandbox_with<'a>(
+    pub(super) fn sandbox_with<'a>(
         &'a self,
         container: &'a str,
         uid: impl FnOnce() -> Option<String>,

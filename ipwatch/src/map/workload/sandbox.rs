@@ -17,7 +17,8 @@ use crate::map::{NetnsId, NodeMap, SandboxEntry};
 const GONE: &str = "gone";
 
 impl NodeMap {
-    /// The container and the pod of a netns's sandbox, as far as known. Who only visits the netns is no witness.
+    /// The container and the pod of a netns's sandbox, as far as known. Who only visits the netns is no witness, nor is who
+    /// entered it when those of its sandbox had left, however long he stays.
     #[must_use]
     pub fn sandbox_of(&self, id: NetnsId) -> (Option<Container>, Option<Pod>) {
         let Some(entry) = self.netns(id) else { return (None, None) };
@@ -27,6 +28,9 @@ impl NodeMap {
         if let Some(told) = entry.owner().and_then(|owner| self.sandbox_told(&owner.sandbox)) {
             return told;
         }
+        let owner = entry.owner().filter(|owner| owner.certainty != Certainty::ByIp);
+        let settled = owner.filter(|_| entry.was_left());
+        let owned = owner.and_then(|owner| self.attachment_of(&owner.sandbox));
         let mut uid = None;
         let mut first_container = None;
         // Thousands of threads may be in one cgroup.
@@ -37,18 +41,22 @@ impl NodeMap {
                 continue;
             }
             let (container, pod_uid) = self.container_in(cgroup);
+            let id = container.as_ref().and_then(|container| container.id.as_deref());
+            if settled.is_some_and(|owner| !self.is_of(&owner.sandbox, id, pod_uid.as_deref())) {
+                continue;
+            }
             if let Some(attachment) = container
                 .as_ref()
                 .and_then(|container| self.attachment_of(container.id.as_deref()?))
+                .filter(|its| owned.is_none_or(|owned| owned.container_id == its.container_id))
             {
                 return (container, pod(Some(attachment), pod_uid));
             }
             uid = uid.or(pod_uid);
             first_container = first_container.or(container);
         }
-        let attachment = uid
-            .as_deref()
-            .and_then(|uid| self.attachment_by_uid(uid))
+        let attachment = owned
+            .or_else(|| self.attachment_by_uid(uid.as_deref()?))
             .or_else(|| self.attachment_by_place(id, uid.as_deref()));
         let sandbox = attachment.map(|attachment| Container {
             id: Some(attachment.container_id.clone()),
@@ -56,6 +64,15 @@ impl NodeMap {
             ..Container::default()
         });
         (sandbox.or(first_container), pod(attachment, uid))
+    }
+
+    /// Whether a container, or else the pod with this uid, is a sandbox's.
+    fn is_of(&self, sandbox: &str, container: Option<&str>, uid: Option<&str>) -> bool {
+        let of = match container {
+            Some(id) => Some(self.sandbox_with(id, || uid.map(str::to_owned)).unwrap_or(id)),
+            None => uid.and_then(|uid| Some(&*self.attachment_by_uid(uid)?.container_id)),
+        };
+        of == Some(sandbox)
     }
 
     /// The container and the pod of a sandbox, as its runtime reports them.
