@@ -100,7 +100,7 @@ impl<'a> Proof<'a> {
         }
     }
 
-    /// Adds where an IP is up, and who is there.
+    /// Adds where an IP is up, and who is there: those that the holders name.
     pub(super) fn holder(&mut self, netns: &Netns, now: BootNs) {
         let ips = addresses(netns).join(", ");
         self.tell(By::Netlink, now, format!("still up in {}: {ips}", netns_text(netns)));
@@ -113,7 +113,8 @@ impl<'a> Proof<'a> {
                 format!("it is the netns of sandbox {}", said(short(&owner.sandbox))),
             );
         }
-        let pids: Vec<String> = netns.tasks().take(8).map(|task| task.pid.to_string()).collect();
+        let tasks = self.map.residents(netns, now).take(8);
+        let pids: Vec<String> = tasks.map(|task| task.pid.to_string()).collect();
         if !pids.is_empty() {
             self.tell(By::Procfs, now, format!("in it: pid {}", pids.join(", ")));
         }

@@ -118,7 +118,7 @@ fn candidate(
 
 fn remediation(map: &NodeMap, pod: &Netns, ifindex: u32, own: Option<IpAddr>) -> Vec<Step> {
     let mut steps = Vec::new();
-    if let Some(task) = pod.tasks().next() {
+    if let Some(task) = map.residents(pod, map.now()).next() {
         let enter = || {
             let parts = [task.pid.into(), task.tid.into()];
             Command::new("nsenter").word("--net=/proc/{}/task/{}/ns/net", &parts)

@@ -143,7 +143,7 @@ fn of_route(map: &NodeMap, route: &OrphanRoute, observed: BootNs) -> Option<Cand
         key: format!("{}/{}/{}/{ip}", boot.boot_id, link.name, link.ifindex),
         severity: Severity::Info,
         subject: Subject { ip: Some(ip), ..evidence::subject(map, behind) },
-        holders: evidence::bounded(map.holder_views(behind.id)),
+        holders: evidence::bounded(map.lasting_views(behind.id)),
         evidence: proof.done(),
         since: route.since,
         observed,
@@ -215,7 +215,7 @@ const WITHOUT: &str = "a=$(nsenter --net=\"$1\" ip -o addr show to \"$2\") && [ 
 /// or a mount that is still this netns.
 fn without(route: &OrphanRoute, behind: &Netns) -> Option<Command> {
     let asks = Command::new("sh").owns(&["-c", WITHOUT, "sh"]);
-    if let Some(task) = behind.tasks().next() {
+    if let Some(task) = behind.inhabitants().next() {
         let asks = asks.word("/proc/{}/task/{}/ns/net", &[task.pid.into(), task.tid.into()]);
         return Some(guard::is_same_task(task).and(asks.ip(route.to.to)));
     }

@@ -106,3 +106,34 @@ fn what_is_not_known_is_no_orphan() {
         assert_eq!(orphans(&mut case, 3 * AGE), [], "{why}");
     }
 }
+
+/// Who only visits a netns makes nothing of it gVisor's, and no command goes through him.
+#[test]
+fn a_visitor_changes_nothing_of_an_orphan() {
+    let found = |is_visited: bool, has_another: bool| {
+        let mut case = routed(DEVICE, true);
+        if has_another {
+            let address = Address { key: key([10, 0, 0, 6]), scope: Some(0), flags: None };
+            case.at(1_000, Observation::Address { netns: POD, address });
+        }
+        case.at(1_001, Observation::AddressGone { netns: POD, key: key(IP) });
+        let mount = super::sandboxes::mount_of(super::sandboxes::PATH, 1, 1);
+        case.at(1_002, Observation::Holder { netns: POD, holder: mount });
+        case.empty(1_003);
+        let visitor = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+        orphans(&mut case, 40_000);
+        if is_visited {
+            case.at(69_999, Observation::Task(visitor.clone()));
+            orphans(&mut case, 70_000);
+            case.at(70_001, Observation::TaskReleased { task: visitor.key });
+            case.at(AGE + 69_999, Observation::Task(visitor));
+        }
+        orphans(&mut case, AGE + 70_000)
+    };
+    for has_another in [false, true] {
+        let unseen = found(false, has_another);
+        assert_eq!(unseen.len(), 2);
+        assert!(lines(&unseen[0]).contains("ip route del"), "{}", lines(&unseen[0]));
+        assert_eq!(found(true, has_another), unseen);
+    }
+}

@@ -472,9 +472,13 @@ fn a_visitor_is_not_named_among_what_holds_a_leaked_netns() {
         case.searched(31_800, &holders);
         let before = case.only();
         assert_eq!(before.code, Code::NetnsLeaked);
-        // The guard of commands about it.
+        // The guard of commands about it, and the proof of findings that tell who is in it.
         let still = |case: &Case| {
-            evidence::still(&case.0, case.0.netns(case.0.find(&POD).unwrap()).unwrap())
+            let netns = case.0.netns(case.0.find(&POD).unwrap()).unwrap();
+            let mut proof = evidence::Proof::new(&case.0);
+            proof.holder(netns, case.0.now());
+            let proof = proof.done().into_iter().map(|item| item.text).collect::<Vec<_>>();
+            (evidence::still(&case.0, netns), proof)
         };
         let guard = still(&case);
         let agent = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);

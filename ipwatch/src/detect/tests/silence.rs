@@ -197,6 +197,17 @@ pub(super) fn a_gateway_that_does_not_answer_is_lost() {
     case.not_silent(20_001, "no gateway of it");
 }
 
+/// The command would fail when he has left.
+#[test]
+fn no_command_about_a_lost_gateway_goes_through_who_passes() {
+    let mut case = calico();
+    case.entry(9_000, POD, 2, GATEWAY, None, FAILED);
+    let before = lines(&case.only_silent(9_001));
+    assert!(before.contains("/proc/10/task/10/ns/net"), "{before}");
+    case.at(9_002, Observation::Task(task(TaskKey { pid: 7, tid: 7, start: 50 }, POD)));
+    assert_eq!(lines(&case.only_silent(9_003)), before);
+}
+
 #[test]
 pub(super) fn a_permanent_entry_that_goes_or_changes_is_lost_unless_it_is_right() {
     let mut case = calico();

@@ -105,8 +105,8 @@ impl NodeMap {
         }
         let entry = self.netns(self.far_netns(host, link)?)?;
         // gVisor removes the address from the device and answers itself: a netns with tasks and without an address
-        // tells nothing.
-        let told = entry.tasks().len() == 0 || entry.routable().next().is_some();
+        // tells nothing. Who only visits it is not gVisor.
+        let told = entry.inhabitants().next().is_none() || entry.routable().next().is_some();
         let whole = entry.opened.is_some()
             && entry.beyond_bounds() == 0
             && !entry.is_incomplete()
