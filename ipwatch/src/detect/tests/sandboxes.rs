@@ -406,6 +406,26 @@ fn whoever_came_to_stay_where_all_had_left_is_found_by_a_listing_since_then() {
     assert_eq!(case.codes(), [Code::IpHeldByDeadSandbox]);
 }
 
+#[test]
+fn the_runtime_is_asked_at_once_about_whoever_came_to_stay() {
+    let ask = Request::Runtime { runtime: "containerd".into() };
+    let agent = task(TaskKey { pid: 70, tid: 70, start: 50 }, POD);
+    let mut case = Case::with_runtime();
+    case.empty(1_000);
+    for ms in [1_000, 31_001, 31_600] {
+        case.list(ms, Vec::new());
+    }
+    case.at(31_700, Observation::Task(agent.clone()));
+    assert!(!case.wants(31_700).contains(&ask), "it may be a visitor");
+    assert!(case.wants(32_300).contains(&ask), "it lives there");
+    case.list(32_301, Vec::new());
+    assert!(case.wants(32_801).contains(&ask), "a second time, for certainty");
+    case.list(32_802, Vec::new());
+    assert!(!case.wants(60_000).contains(&ask));
+    case.at(60_001, Observation::TaskReleased { task: agent.key });
+    assert!(!case.wants(60_001).contains(&ask), "of what was left it has been asked");
+}
+
 /// Nor is who passes through one in which tasks of the sandbox are left: he is neither listed nor to be killed.
 #[test]
 fn who_passes_through_what_a_dead_sandbox_has_left_is_none_of_its_tasks() {

@@ -299,6 +299,11 @@ impl Netns {
         self.stay.map(|stay| stay.since)
     }
 
+    /// As [`Netns::entered_since`], once they count as ones that live there: what a runtime said before says nothing of them.
+    pub(in crate::map) fn settled_since(&self) -> Option<BootNs> {
+        self.entered_since().filter(|_| !self.is_visited())
+    }
+
     /// Its known tasks, each with its cgroup if known.
     pub fn cgroups(&self) -> impl Iterator<Item = (&TaskKey, Option<&str>)> {
         self.tasks.iter().map(|(task, cgroup)| (task, cgroup.as_deref()))

@@ -392,6 +392,10 @@ impl NodeMap {
     fn inhabited(&mut self, netns: NetnsId) {
         let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
         entry.inhabited();
+        // Since when the runtimes are to be asked about it: see `settled_since`.
+        if entry.was_left() {
+            self.changes.mark(Kinds::NETNS);
+        }
         let searching = entry.has_hidden_holder();
         self.scheduler.inhabited(netns, searching);
         // While they might have been visitors, nothing was named after them.
@@ -404,6 +408,9 @@ impl NodeMap {
     pub(super) fn emptied(&mut self, netns: NetnsId, at: BootNs) {
         self.mark_in(netns, Kinds::TASKS);
         let Some(entry) = self.kernel.netns.get_mut(&netns) else { return };
+        if entry.settled_since().is_some() {
+            self.changes.mark(Kinds::NETNS);
+        }
         let is_same = entry.deserted(at);
         if entry.dying.is_none() {
             self.scheduler.emptied(netns, at, is_same);

@@ -370,6 +370,7 @@ impl NodeMap {
             match self.verdict_on(&entry.owner()?.sandbox) {
                 SandboxVerdict::Denied(first) => {
                     let aged = self.denied_from(entry, first, thresholds);
+                    let aged = entry.settled_since().map_or(aged, |settled| settled.max(aged));
                     let left = self.leaked_from(entry, thresholds);
                     Some((*id, left.map_or(aged, |left| left.min(aged))))
                 }

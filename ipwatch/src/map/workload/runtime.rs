@@ -567,8 +567,9 @@ impl NodeMap {
 
     fn suspects(&self, thresholds: &Thresholds) -> Suspects {
         let mut left = Vec::new();
-        for (entry, _) in self.dead_sandboxes() {
+        for (entry, netns) in self.dead_sandboxes() {
             let since = entry.dead.unwrap_or_default().plus(thresholds.sandbox_grace);
+            let since = netns.settled_since().map_or(since, |settled| settled.max(since));
             left.push((entry.sandbox.runtime.clone(), since));
         }
         for deleted in self.deleted_pods(thresholds) {
