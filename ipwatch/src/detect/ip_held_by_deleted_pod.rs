@@ -19,7 +19,7 @@ pub(super) const DETECTOR: Detector = Detector::Each {
     listed_on: Kinds::NONE,
     listed_beyond: Kinds::NETNS.and(Kinds::RUNTIMES).and(Kinds::PODS),
     list,
-    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES).and(Kinds::PODS),
+    beyond: Kinds::NETNS.and(Kinds::TASKS).and(Kinds::RUNTIMES).and(Kinds::PODS).and(Kinds::CALLS),
     judge,
 };
 

@@ -434,6 +434,11 @@ impl NodeMap {
         left_out.has_unknown_since(before) || reading.values().any(|since| *since <= before)
     }
 
+    /// Whether a netns was first seen after the first complete walk began: what that walk found may be of any age.
+    pub(in crate::map) fn was_seen_to_come(&self, entry: &Netns) -> bool {
+        self.kernel.census.first_walk.is_none_or(|walk| entry.first_seen > walk)
+    }
+
     /// A complete walk of `net->list` has ended: see [`LeftOut::sweep`].
     pub(super) fn sweep_left_out(&mut self, began: BootNs, lost: bool) {
         self.kernel.census.first_walk.get_or_insert(began);

@@ -89,9 +89,6 @@ struct Stay {
 /// microseconds to look at it, and `ip netns exec` for as long as its command takes: if each of them counted, what nobody
 /// lives in would never have been empty for long.
 const VISIT: u64 = 500_000_000;
-/// Who enters a netns within this time of its first sight is not yet somebody who looks at what was left, in ns: CNI plugins
-/// enter and leave the netns that they set up, and then the pod's first process enters it.
-const SETTING_UP: u64 = 10_000_000_000;
 
 /// A link and when it was reported.
 #[derive(Debug, Clone)]
@@ -177,12 +174,6 @@ impl Netns {
     /// Whether all that are in it may be visitors.
     pub(in crate::map) fn is_visited(&self) -> bool {
         self.stay.is_some() && self.idle_since.is_some()
-    }
-
-    /// As [`Netns::is_visited`], but for a new netns, which they may be setting up or may have been made for.
-    pub(in crate::map) fn is_revisited(&self) -> bool {
-        let is_new = |stay: &Stay| stay.since.since(self.first_seen) < SETTING_UP;
-        self.is_visited() && !self.stay.as_ref().is_some_and(is_new)
     }
 
     /// Whether it was empty before those that are in it entered.

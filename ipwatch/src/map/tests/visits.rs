@@ -1,7 +1,7 @@
 //! A netns that is empty is entered by somebody who leaves at once, or who stays.
 
 use super::*;
-use crate::fact::{Container, Engine, Monitor, RuntimeProcess};
+use crate::fact::{CniCall, CniCommand, Container, Engine, Monitor, RuntimeProcess};
 
 fn idle_since(feed: &Feed, netns: &NetnsRef) -> Option<BootNs> {
     feed.map.netns(feed.map.find(netns)?)?.idle_since()
@@ -332,6 +332,75 @@ fn a_pod_that_has_just_begun_is_a_resident() {
     feed.tell(Observation::Task(task(11, netns)));
     feed.wants(1);
     assert!(idle_since(&feed, &netns).is_some(), "it may be a visitor");
+    assert_eq!(residents(&feed, id), [HolderKind::Process]);
+}
+
+/// An ADD may take long, as may the image of the first container of a sandbox that has no process of its own.
+#[test]
+fn who_begins_late_what_is_a_pods_is_a_resident() {
+    for lives in [true, false] {
+        let mut feed = Feed::new(ALL);
+        let netns = full(7, 70, 3);
+        feed.tell(Observation::Netns { netns });
+        assert!(searches(&feed.wants(1_000)));
+        let at = feed.tell(Observation::Holder { netns, holder: mounted_at(PATH) });
+        feed.tell_at(at, Origin::Procfs, Observation::HoldersSearched { netns, complete: true });
+        let status = SourceStatus::Active;
+        let source = Source { name: "containerd".into(), status, detail: String::new() };
+        feed.tell(Observation::Source(source));
+        if lives {
+            feed.tell(sandbox(None));
+        } else {
+            let key = TaskKey { pid: 500, tid: 500, start: 5 };
+            feed.tell(Observation::CniBegan(CniCall {
+                task: key,
+                parent: 1,
+                plugin: "/opt/cni/bin/bridge".into(),
+                command: CniCommand::Add,
+                container_id: Some(ID.into()),
+                netns_path: Some(PATH.into()),
+                ifname: Some("eth0".into()),
+                pod: None,
+            }));
+            feed.wants(40_000);
+            feed.tell(Observation::CniEnded { task: key, status: Some(0), signal: None });
+        }
+        feed.wants(if lives { 41_000 } else { 1_000 });
+        feed.tell(Observation::Task(task(11, netns)));
+        feed.wants(1);
+        assert!(idle_since(&feed, &netns).is_some(), "it may be a visitor");
+        let id = feed.map.find(&netns).unwrap();
+        assert_eq!(residents(&feed, id), [HolderKind::Process, HolderKind::Mount], "{lives}");
+    }
+}
+
+/// The first sight of what is older than the daemon is the daemon's start.
+#[test]
+fn who_enters_what_was_left_before_the_start_is_a_visitor() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    let began = feed.tell_from(Origin::Snapshot, Observation::Began(Scope::Netns));
+    feed.tell_at(began, Origin::Snapshot, Observation::Netns { netns });
+    let ended = Observation::Ended { scope: Scope::Netns, began, complete: true };
+    feed.tell_at(began, Origin::Snapshot, ended);
+    feed.wants(1_000);
+    let at = feed.tell(Observation::Holder {
+        netns,
+        holder: Holder::Fd { pid: 20, fd: 3, comm: "agent".into() },
+    });
+    feed.tell_at(at, Origin::Procfs, Observation::HoldersSearched { netns, complete: true });
+    feed.tell(Observation::Task(task(11, netns)));
+    feed.wants(1);
+    let id = feed.map.find(&netns).unwrap();
+    assert_eq!(residents(&feed, id), [HolderKind::Fd]);
+    // One that is made later is new.
+    let netns = full(8, 80, 4);
+    feed.tell(Observation::NetnsCreated { netns });
+    let id = feed.map.find(&netns).unwrap();
+    feed.tell(Observation::Task(task(12, netns)));
+    feed.tell(Observation::TaskReleased { task: task(12, netns).key });
+    feed.tell(Observation::Task(task(13, netns)));
+    feed.wants(1);
     assert_eq!(residents(&feed, id), [HolderKind::Process]);
 }
 

@@ -183,8 +183,8 @@ impl NodeMap {
     }
 
     /// As [`NodeMap::lasting_views`], without tasks that entered recently: health probes and shells pass through a pod
-    /// all day, and each would change the findings about it. All tasks are listed if all are recent, and those of a pod
-    /// that has just begun are.
+    /// all day, and each would change the findings about it. All tasks are listed if all are recent, and those that
+    /// may be of a pod are.
     #[must_use]
     pub fn resident_views(&self, id: NetnsId, now: BootNs) -> Vec<contract::Holder> {
         let Some(entry) = self.netns(id) else { return Vec::new() };
@@ -202,7 +202,7 @@ impl NodeMap {
             task.is_some_and(|task| now.since(task.since) < PASSING)
         };
         let all = entry.tasks().all(passes);
-        entry.tasks().filter(move |key| !entry.is_revisited() && (all || !passes(key)))
+        entry.tasks().filter(move |key| !self.is_revisited(entry) && (all || !passes(key)))
     }
 
     /// These tasks, which are sorted. Of each process the first ones are listed and the others are counted: an exit of

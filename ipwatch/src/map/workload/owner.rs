@@ -18,6 +18,9 @@ use crate::map::{Kinds, Netns, NetnsId, NodeMap, Thresholds};
 /// What an empty netns without an IP may outlive its sandbox by, in graces: dockerd removes the files of ended netns
 /// once a minute (`gpmCleanupPeriod`, moby's libnetwork/osl/namespace_linux.go).
 const UNHURRIED: u64 = 3;
+/// Who enters an empty netns within this time of its first sight, or of the end of its ADD, is not yet somebody who looks at
+/// what was left, in ns: CNI plugins enter and leave the netns that they set up, and then the pod's first process enters it.
+const SETTING_UP: u64 = 10_000_000_000;
 
 /// The owner of a netns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -467,6 +470,22 @@ impl NodeMap {
         let running = add.filter(|add| add.running > 0).and_then(|add| add.last);
         let ended = add.and_then(|add| add.ended);
         running.map(|began| began.plus(HUNG)).max(ended).unwrap_or_default()
+    }
+
+    /// Whether all that are in it only visit what was left: as [`Netns::is_visited`], unless they may be setting it up or may
+    /// be of its pod. The first process of that may come late, and a container be started again where all had ended.
+    pub(in crate::map) fn is_revisited(&self, entry: &Netns) -> bool {
+        let Some(entered) = entry.entered_since().filter(|_| entry.is_visited()) else {
+            return false;
+        };
+        let added = Some(self.busy_until(entry)).filter(|until| *until != BootNs::default());
+        let came = Some(entry.first_seen).filter(|_| self.was_seen_to_come(entry));
+        let is_new = added.into_iter().chain(came).any(|since| entered.since(since) < SETTING_UP);
+        let lives = |owner: &Owner| {
+            owner.certainty != Certainty::ByIp
+                && matches!(self.verdict_on(&owner.sandbox), SandboxVerdict::Lives)
+        };
+        !is_new && !entry.owner().is_some_and(lives)
     }
 
     /// When a netns was made, as far as known: not after its ADD ended, nor after the oldest task of a kubelet's container
