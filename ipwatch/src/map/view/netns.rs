@@ -201,8 +201,8 @@ impl NodeMap {
             let task = self.task(key).filter(|task| task.exiting.is_none());
             task.is_some_and(|task| now.since(task.since) < PASSING)
         };
-        let all = entry.tasks().all(passes);
-        entry.tasks().filter(move |key| !self.is_revisited(entry) && (all || !passes(key)))
+        let (left, all) = (self.is_revisited(entry), entry.tasks().all(passes));
+        entry.tasks().filter(move |key| !left && (all || !passes(key)))
     }
 
     /// These tasks, which are sorted. Of each process the first ones are listed and the others are counted: an exit of
