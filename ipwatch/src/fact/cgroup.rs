@@ -47,16 +47,37 @@ pub fn attribution(path: &str) -> Option<Attribution> {
     found.container_id.is_some().then_some(found)
 }
 
-/// The part of a path that says whose it is. Whoever may make cgroups below his own is still the same: the outermost pod or
-/// container if root has made it, or else the slice of the user or the service, which is two parts.
+/// Number of parts of a path in which its tenant is looked for: kubelet's pods are at most six deep, and whoever may make
+/// cgroups makes thousands below each other.
+const TENANT_WITHIN: usize = 16;
+
+/// The head of a path that says whose it is: what follows may be chosen by whoever is in there. It ends at the outermost
+/// pod, container or service, at the slice of a user, or else after two parts. A container counts in the first two parts
+/// alone, and nothing counts within a service, which may be a user's to whom its cgroup is delegated.
 #[must_use]
 pub fn tenant(path: &str) -> &str {
     // What is outside of our cgroup namespace begins with `/..` (`cgroup_path_ns`).
-    let above = path.len() - path.trim_start_matches("/..").len();
-    let ends = path.match_indices('/').map(|(end, _)| end).filter(|end| *end > above);
-    let mut heads = ends.chain([path.len()]).map(|end| &path[..end]);
-    let outermost = heads.clone().find(|head| attribution(head).is_some());
-    outermost.filter(|head| is_roots(head)).or_else(|| heads.nth(1)).unwrap_or(path)
+    let rest = path.trim_start_matches("/..");
+    let mut end = path.len() - rest.len();
+    let (mut second, mut parent) = (path, "");
+    for (depth, part) in rest.split('/').skip(1).take(TENANT_WITHIN).enumerate() {
+        end += 1 + part.len();
+        let head = &path[..end];
+        let is_users = depth == 1 && parent == "user.slice";
+        let is_service = depth > 0 && part.ends_with(".service");
+        let is_lxcs = part.starts_with("lxc.payload") || parent == "lxc";
+        let mut names = part.split(':');
+        let is_pods = names.clone().any(|name| pod(name).is_some());
+        let is_container = depth < 2 && names.any(|name| container(name, part, parent).is_some());
+        if is_users || is_service || is_lxcs || is_pods || is_container {
+            return head;
+        }
+        if depth == 1 {
+            second = head;
+        }
+        parent = part;
+    }
+    second
 }
 
 /// Whether the path names one container within another: a Docker container within a pod is not kubelet's.
@@ -254,27 +275,34 @@ mod tests {
     #[test]
     fn nobody_chooses_whose_his_cgroups_are() {
         let pod = |uid: &str| format!("/kubepods/besteffort/pod{uid}");
+        let slice = format!(
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
+            UID.replace('-', "_")
+        );
         let other = pod("00000000-8a5b-4c9d-9e8f-0123456789ab");
         for own in [
             "/user.slice/user-1000.slice".to_owned(),
             pod(UID),
-            format!("/kubelet.slice/kubelet{}", pod(UID)),
+            slice.clone(),
+            format!("/kubelet.slice/kubelet{slice}"),
             format!("/system.slice/docker-{ID}.scope"),
             format!("/docker/{ID}"),
-            "/lxc.payload.web/system.slice".to_owned(),
+            "/system.slice/a.service".to_owned(),
+            "/system.slice/system-a.slice/a@1.service".to_owned(),
+            "/lxc.payload.web".to_owned(),
+            "/lxc/web".to_owned(),
             "/../../user.slice/user-1000.slice".to_owned(),
             format!("/../..{}", pod(UID)),
         ] {
-            for made in ["", "/user@1000.service/x", &format!("/docker/{OTHER}"), "/a/b/c"] {
+            let docker = format!("/docker/{OTHER}");
+            for made in ["", "/user@1000.service/x", &docker, &other, "/a/b/c", &"/a".repeat(999)] {
                 assert_eq!(tenant(&format!("{own}{made}")), own, "{made}");
             }
         }
-        for own in ["/user.slice/user-1000.slice", "/lxc.payload.web/system.slice", &pod(UID)] {
-            assert_eq!(tenant(&format!("{own}{other}")), own);
-        }
-        assert_eq!(tenant("/system.slice/a.service/b/c"), "/system.slice/a.service");
-        for path in ["/", "", "/init.scope"] {
-            assert_eq!(tenant(path), path);
+        let deep = format!("/a/b{}", "/c".repeat(999));
+        for (path, whose) in [("/", "/"), ("", ""), ("/init.scope", "/init.scope"), (&deep, "/a/b")]
+        {
+            assert_eq!(tenant(path), whose);
         }
     }
 

@@ -335,6 +335,48 @@ fn a_pod_that_has_just_begun_is_a_resident() {
     assert_eq!(residents(&feed, id), [HolderKind::Process]);
 }
 
+/// The ADD of the sandbox [`ID`].
+fn add() -> CniCall {
+    CniCall {
+        task: TaskKey { pid: 500, tid: 500, start: 5 },
+        parent: 1,
+        plugin: "/opt/cni/bin/bridge".into(),
+        command: CniCommand::Add,
+        container_id: Some(ID.into()),
+        netns_path: Some(PATH.into()),
+        ifname: Some("eth0".into()),
+        pod: None,
+    }
+}
+
+/// No runtime answers, no result is cached, and the sandbox has no process of its own: the container's word is all there is.
+/// A plugin has entered and left its netns before.
+#[test]
+fn the_first_container_of_a_pod_says_whose_its_netns_is() {
+    let mut feed = Feed::new(ALL);
+    let netns = full(7, 70, 3);
+    feed.tell(Observation::Netns { netns });
+    feed.tell(Observation::Holder { netns, holder: mounted_at(PATH) });
+    let began = add();
+    let plugin = began.task;
+    feed.tell(Observation::CniBegan(began));
+    feed.tell(Observation::Task(task(10, netns)));
+    feed.tell(Observation::TaskReleased { task: task(10, netns).key });
+    feed.tell(Observation::CniEnded { task: plugin, status: Some(0), signal: None });
+    feed.wants(1_000);
+    feed.tell(Observation::Task(task(11, netns)));
+    let path = format!("/kubepods/pod{UID}/{OTHER}");
+    feed.tell(Observation::Cgroup { task: task(11, netns).key, path });
+    feed.wants(1);
+    feed.wants(600);
+    let id = feed.map.find(&netns).unwrap();
+    let owner = feed.map.netns(id).unwrap().owner().map(|owner| owner.sandbox.clone());
+    assert_eq!(owner.as_deref(), Some(ID));
+    let (container, pod) = feed.map.sandbox_of(id);
+    assert_eq!(container.and_then(|it| it.id).as_deref(), Some(OTHER));
+    assert_eq!(pod.and_then(|it| it.uid).as_deref(), Some(UID));
+}
+
 /// An ADD may take long, as may the image of the first container of a sandbox that has no process of its own.
 #[test]
 fn who_begins_late_what_is_a_pods_is_a_resident() {
@@ -351,19 +393,11 @@ fn who_begins_late_what_is_a_pods_is_a_resident() {
         if lives {
             feed.tell(sandbox(None));
         } else {
-            let key = TaskKey { pid: 500, tid: 500, start: 5 };
-            feed.tell(Observation::CniBegan(CniCall {
-                task: key,
-                parent: 1,
-                plugin: "/opt/cni/bin/bridge".into(),
-                command: CniCommand::Add,
-                container_id: Some(ID.into()),
-                netns_path: Some(PATH.into()),
-                ifname: Some("eth0".into()),
-                pod: None,
-            }));
+            let began = add();
+            let task = began.task;
+            feed.tell(Observation::CniBegan(began));
             feed.wants(40_000);
-            feed.tell(Observation::CniEnded { task: key, status: Some(0), signal: None });
+            feed.tell(Observation::CniEnded { task, status: Some(0), signal: None });
         }
         feed.wants(if lives { 41_000 } else { 1_000 });
         feed.tell(Observation::Task(task(11, netns)));
@@ -499,7 +533,7 @@ fn who_enters_what_others_have_left_gives_it_no_name() {
         let owner = |feed: &Feed| feed.map.netns(id).unwrap().owner().map(|it| it.sandbox.clone());
         assert_eq!(owner(&feed).as_deref(), Some(ID));
         feed.tell(Observation::TaskReleased { task: task(10, netns).key });
-        feed.wants(1);
+        feed.wants(10_000);
         let before = feed.map.sandbox_of(id);
         feed.tell(Observation::Task(task(11, netns)));
         let path = format!("/kubepods/pod{UID}/{OTHER}");

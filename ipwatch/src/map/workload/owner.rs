@@ -472,6 +472,13 @@ impl NodeMap {
         running.map(|began| began.plus(HUNG)).max(ended).unwrap_or_default()
     }
 
+    /// Whether those that are in it, which was empty then, entered it when it was new.
+    pub(super) fn was_entered_new(&self, entry: &Netns) -> bool {
+        let came = Some(entry.first_seen).filter(|_| self.was_seen_to_come(entry));
+        let entered = entry.entered_since().zip(came);
+        entered.is_some_and(|(entered, came)| entered.since(came) < SETTING_UP)
+    }
+
     /// Whether all that are in it only visit what was left: as [`Netns::is_visited`], unless they may be setting it up or may
     /// be of its pod. The first process of that may come late, and a container be started again where all had ended.
     pub(in crate::map) fn is_revisited(&self, entry: &Netns) -> bool {
@@ -479,8 +486,8 @@ impl NodeMap {
             return false;
         };
         let added = Some(self.busy_until(entry)).filter(|until| *until != BootNs::default());
-        let came = Some(entry.first_seen).filter(|_| self.was_seen_to_come(entry));
-        let is_new = added.into_iter().chain(came).any(|since| entered.since(since) < SETTING_UP);
+        let is_new = self.was_entered_new(entry)
+            || added.is_some_and(|since| entered.since(since) < SETTING_UP);
         let lives = |owner: &Owner| {
             owner.certainty != Certainty::ByIp
                 && matches!(self.verdict_on(&owner.sandbox), SandboxVerdict::Lives)

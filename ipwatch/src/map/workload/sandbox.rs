@@ -29,7 +29,7 @@ impl NodeMap {
             return told;
         }
         let owner = entry.owner().filter(|owner| owner.certainty != Certainty::ByIp);
-        let settled = owner.filter(|_| entry.was_left());
+        let settled = owner.filter(|_| entry.was_left() && !self.was_entered_new(entry));
         let owned = owner.and_then(|owner| self.attachment_of(&owner.sandbox));
         let mut uid = None;
         let mut first_container = None;
