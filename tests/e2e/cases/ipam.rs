@@ -90,8 +90,10 @@ fn a_del_that_fails_again_and_again_is_told(lab: &Lab) {
         mine.any(|finding| finding["code"] == FAILING && finding["status"] == "firing")
     });
     assert!(tries > 1, "one failure is none");
+    // It may fire before the runtime has told that the sandbox is NotReady.
     let finding = daemon.await_firing(FAILING, SOON, |finding| {
         finding["subject"]["container"]["id"] == *pod.sandbox
+            && finding["steps"].to_string().contains("crictl stopp ")
     });
     assert_eq!(finding["severity"], "warning", "{finding:#?}");
     assert_eq!(finding["subject"]["pod"]["name"], pod.name.as_str(), "{finding:#?}");
