@@ -14,6 +14,8 @@ use crate::fact::cgroup::tenant;
 
 /// Maximum number of fds of a pass.
 const MOST: usize = 16_384;
+/// Maximum number of fds of one process: what is listed of one is listed at once, and counts as memory of the daemon.
+const MOST_OF_ONE: usize = 1_024;
 /// Maximum number of fds of one process in its first turn, and how many times as many there may be after each other one. A
 /// server opens its device when it starts: the lowest fds of all processes come before the others of any.
 const FIRST: usize = 32;
@@ -27,7 +29,7 @@ pub(super) struct Fds<'a> {
     left: usize,
     /// Processes that have not shown all, by how much was looked at of their tenant, and the number of the tenant.
     waiting: BTreeMap<(usize, usize), VecDeque<Waits>>,
-    /// Something could not be read.
+    /// Something could not be read, or is more than may be.
     failed: bool,
 }
 
@@ -103,9 +105,11 @@ impl<'a> Fds<'a> {
         let listed = listed.and_then(|dir| Ok((dir.first_numbers("fd", most)?, dir)));
         match listed {
             Ok(((mut fds, whole), dir)) => {
-                if !whole {
-                    others.push_back(Waits { pid, shown: fds.len(), most: most * GROWTH });
+                if !whole && fds.len() < MOST_OF_ONE {
+                    let most = (most * GROWTH).min(MOST_OF_ONE);
+                    others.push_back(Waits { pid, shown: fds.len(), most });
                 }
+                self.failed |= !whole && fds.len() >= MOST_OF_ONE;
                 fds.drain(..shown.min(fds.len()));
                 self.left -= fds.len();
                 Some((pid, dir, fds))
@@ -161,6 +165,15 @@ mod tests {
         let all = BTreeMap::from([(7, 600), (8, 1), (9, 0)]);
         assert_eq!(looked_at(&tree, 601), (all, true));
         assert!(!looked_at(&tree, 600).1);
+    }
+
+    #[test]
+    fn of_one_process_the_lowest_are_looked_at() {
+        let tree = Tree::new();
+        tree.many_fds(7, SESSION, 2_000);
+        tree.many_fds(8, SESSION, 40);
+        let some = BTreeMap::from([(7, MOST_OF_ONE), (8, 40)]);
+        assert_eq!(looked_at(&tree, 10_000), (some, false));
     }
 
     #[test]
