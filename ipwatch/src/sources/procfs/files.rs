@@ -11,12 +11,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::reading::{self, Reading, Watched};
 
 /// Maximum number of bytes read. Every file except mountinfo and `status` is far smaller.
 pub(super) const SMALL: usize = 64 * 1024;
+
+/// Size in the buffer of a directory entry whose name has up to four bytes (`struct linux_dirent64`), in bytes.
+const DIRENT: usize = 24;
+/// Number of directory entries that are read at once.
+const MOST_AT_ONCE: usize = 1_365;
 
 #[derive(Debug)]
 pub(super) struct Dir {
@@ -140,13 +145,19 @@ impl Dir {
         self.first_numbers(path, usize::MAX).map(|(numbers, _)| numbers)
     }
 
-    /// As [`numbers`](Self::numbers), the first so many of them, and whether these are all.
+    /// As [`numbers`](Self::numbers), the first so many of them, and whether these are all. The kernel makes an inode and a
+    /// directory entry for each that fits into the buffer (`proc_fill_cache`, fs/proc/base.c), which count as our memory: it
+    /// has room for so many.
     pub(super) fn first_numbers(&self, path: &str, most: usize) -> io::Result<(Vec<u32>, bool)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let _reading = self.reading(path.as_ref())?;
         let listing = rustix::fs::openat(&self.fd, path, flags, Mode::empty())?;
         let mut numbers = Vec::new();
-        for entry in rustix::fs::Dir::new(listing)? {
+        // One more shows that there are more; the others are `.` and `..`.
+        let room = most.saturating_add(3).min(MOST_AT_ONCE) * DIRENT;
+        let mut buffer = Vec::with_capacity(room);
+        let mut entries = RawDir::new(listing, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
