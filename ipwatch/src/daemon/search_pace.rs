@@ -1,5 +1,5 @@
-//! When the holders of netns are searched for again, and in which order: a search passes over the open files and mounts of all processes, and
-//! whoever makes many of them, and a netns without tasks every moment, would have a thread do nothing else.
+//! When the holders of netns are searched for again, and in which order. A search passes over the open files and mounts of
+//! all processes: whoever makes many of them, and a netns without tasks every moment, would have a thread do nothing else.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ use crate::fact::cgroup::tenant;
 
 /// Maximum number of fds of a pass.
 const MOST: usize = 16_384;
-/// Maximum number of fds of one process: what is listed of one is listed at once, and counts as memory of the daemon.
+/// Maximum number of fds of one process.
 const MOST_OF_ONE: usize = 1_024;
 /// Maximum number of fds of one process in its first turn, and how many times as many there may be after each other one. A
 /// server opens its device when it starts: the lowest fds of all processes come before the others of any.
